@@ -18,13 +18,14 @@ from parabench.analysis.warnings.launches import session_warnings
 from parabench.errors import UsageError, needs_package, unknown
 from parabench.plan.case import DEFAULTS
 from parabench.records import Rate, Share, read
+from parabench.report.build import section_makers
+from parabench.report.figures import Panel, plain
+from parabench.report.spec import Section
+from parabench.report.views.collectives import full_answer
 from parabench.store import results
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
-
-    from parabench.report.figures import Panel
-    from parabench.report.spec import Section
 
 # The layout that all figures share. In the report, `themed` in reports/script/charts/layout.js adds colors and fonts.
 _AXIS = {"automargin": True, "zeroline": False}
@@ -64,7 +65,7 @@ class LoadedSession:
 
     @property
     def launches(self) -> pd.DataFrame:
-        """One row per launch and configuration; for collectives, per launch, configuration, size and form."""
+        """One row per launch and configuration; for collectives, also per size, in and out of place."""
         return self._data.numbers.copy()
 
     @property
@@ -104,8 +105,6 @@ class LoadedSession:
         if self._data.session.kind == "collectives":
             if by or objective != "step_time_s":
                 raise UsageError(f"{self._data.session.name} measured collectives, which have no objective and no axes")
-            from parabench.report.views.collectives import full_answer
-
             return replace(full_answer(self._data), figures=_titled(self._section("bus").panels, "Bus bandwidth"))
         self._data.session.require("training", self._data.results.path)
         found = best.best(self._data, OBJECTIVES[objective], _names(by), self._data.once(session_warnings))
@@ -135,8 +134,6 @@ class LoadedSession:
             from plotly.graph_objects import Figure
         except ModuleNotFoundError:
             raise UsageError(f"a figure object {needs_package('plotly')}") from None
-        from parabench.report.figures import plain
-
         chosen = section.panels[0] if panel is None else panels[panel]
         heading, own = " · ".join(filter(None, (section.title, chosen.title))), chosen.figure["layout"]
         axes = {name: _AXIS | axis for name, axis in own.items() if name[1:].startswith("axis")}
@@ -148,8 +145,6 @@ class LoadedSession:
         return Figure({"data": chosen.figure["data"], "layout": _LAYOUT | own | axes | head})
 
     def _section(self, name: str) -> Section:
-        from parabench.report.build import section_makers
-
         makers = section_makers(self._data)
         made = makers[name](self._data) if name in makers else None
         if made is None:
@@ -205,5 +200,5 @@ def _names(given: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _titled(panels: Sequence[Panel], title: str) -> dict[str, dict[str, Any]]:
-    """Return plotly's JSON of figures by title."""
+    """Return {title: plotly's JSON}. `title` is the key of a figure without title."""
     return {panel.title or title: panel.figure for panel in panels}

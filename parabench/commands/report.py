@@ -112,7 +112,7 @@ def serve(store: str, port: int, guarded: bool, opened: bool) -> None:
     STORE is a results database, by default parabench-results. It need not exist yet. Ctrl-C stops the server.
     """
     from parabench.analysis.session import split
-    from parabench.serve.server import LOOPBACK, Live, Server, make_page, read_progress
+    from parabench.serve import LOOPBACK, Live, Server, make_page, read_progress
 
     if guarded and opened:
         raise UsageError("--open would show the token to other users, as an argument of the browser; give only --token")

@@ -1,7 +1,7 @@
 """Export a session to the formats of other tools.
 
-An exporter is a function of `SessionData` that returns the text of a file, or {file name: bytes} of a folder. If it
-sends the session to a service, it also receives an address, and returns lines to print.
+An exporter is a function. It receives a `SessionData` and returns the text of a file, or {file name: bytes} of a
+folder. If it sends the session to a service, it also receives the service's address, and returns lines to print.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Content = str | Mapping[str, bytes]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exporter(Entry):
-    """A format. `place` is its default file or folder; empty if it is sent to a service."""
+    """An export format. `place` is its default output file or folder; empty for a service."""
 
     place: str
 
@@ -31,14 +31,15 @@ class Exporter(Entry):
 EXPORTERS = {
     name: Exporter(target=f"parabench.exporters.{target}", place=place, package=package, summary=summary)
     for name, target, place, package, summary in (
-        ("bencher", "text:bencher", "bencher.json", None,
+        ("bencher", "formats:bencher", "bencher.json", None,
          "Bencher Metric Format, for `bencher run --adapter json --file`."),
-        ("github", "text:github", "github-benchmark.json", None, "customSmallerIsBetter of github-action-benchmark."),
-        ("pytorch", "text:pytorch", "pytorch-benchmark.json", None,
+        ("github", "formats:github", "github-benchmark.json", None,
+         "customSmallerIsBetter of github-action-benchmark."),
+        ("pytorch", "formats:pytorch", "pytorch-benchmark.json", None,
          "PyTorch's benchmark schema v3, as hud.pytorch.org reads it."),
-        ("openmetrics", "text:openmetrics", "parabench.prom", "prometheus_client",
+        ("openmetrics", "formats:openmetrics", "parabench.prom", "prometheus_client",
          "OpenMetrics text, for node exporter's textfile collector and Pushgateway."),
-        ("parquet", "parquet:export", "parquet", "pyarrow",
+        ("parquet", "formats:parquet", "parquet", "pyarrow",
          "A folder of Parquet tables: configurations, launches and samples."),
         ("mlflow", "mlflow:export", "", "mlflow",
          "MLflow: a run for the session with its report, and one for each configuration."),
@@ -47,7 +48,7 @@ EXPORTERS = {
 
 
 def exporter_of(name: str) -> tuple[Exporter | None, Callable[..., Any]]:
-    """Return the format's entry, `None` for a user's own, and its function.
+    """Return (entry, function) of an export format. The entry of a user's own exporter is `None`.
 
     Raises UsageError for an unknown name, a package that is not installed, and an object that is not a function.
     """
@@ -61,7 +62,7 @@ def exporter_of(name: str) -> tuple[Exporter | None, Callable[..., Any]]:
 
 
 def content_of(name: str, function: Callable[..., Any], seen: SessionData) -> Content:
-    """Return the content that an exporter makes. Raises UsageError if a user's own fails or returns something else."""
+    """Return what an exporter returns. Raises UsageError if a user's exporter fails or returns another type."""
     if name in EXPORTERS:
         content: Content = function(seen)
         return content

@@ -1,4 +1,4 @@
-"""MLflow: a run for the session, which has the report, and in it a run for each case, with parameters and metrics."""
+"""Export a session to MLflow: a run with the report, and a nested run for each case with parameters and metrics."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 
 from parabench.analysis.session import SessionData
 from parabench.errors import UsageError
-from parabench.exporters.results import metrics_of
+from parabench.exporters.formats import metrics_of
 from parabench.report.build import write_report
 
 EXPERIMENT = "parabench"
 
 
 def export(seen: SessionData, place: str) -> list[str]:
-    """Send a session to the tracking URI `place`, by default MLflow's. Return lines to print.
+    """Send a session to the tracking URI `place`, or to MLflow's default if it is empty. Return lines to print.
 
     Raises UsageError if the session has no numbers, or if MLflow cannot use the URI.
     """

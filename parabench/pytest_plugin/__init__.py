@@ -1,4 +1,4 @@
-"""Suites as pytest items: `pytest suites/ --benchmark-json=out.json`.
+"""Run suites under pytest with pytest-benchmark: `pytest suites/ --benchmark-json=out.json`.
 
 A suite is a Python file that imports from parabench and declares CASES. `suite_file` collects and measures it. Every
 pytest run in the environment loads this module, so it imports nothing else of parabench before there is a suite.
@@ -41,7 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def launch_options() -> dict[str, Declared]:
-    """Return the options of launches. Only `parabench run` has options of traces and racing."""
+    """Return the options of `parabench run` that apply under pytest, by field. Traces and racing are left out."""
     from parabench.plan.fields import option_fields
     from parabench.plan.protocol import Protocol
 
@@ -49,7 +49,7 @@ def launch_options() -> dict[str, Declared]:
 
 
 def option_of(each: Declared) -> str:
-    """Return the name of an option of launches under pytest."""
+    """Return the name of an option under pytest, such as `--parabench-steps`."""
     return f"--parabench-{each.field.option.removeprefix('--')}"
 
 

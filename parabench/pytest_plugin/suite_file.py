@@ -1,4 +1,4 @@
-"""A suite under pytest: its cases are items, which are launched together.
+"""Collect a suite as pytest items, one for each case, and measure them.
 
 All selected cases of a suite are launched when the first of them runs; each item then passes its recorded step times to
 pytest-benchmark. In pedantic mode a round reads the timer exactly twice, so a timer that returns 0, t0, 0, t1, ...
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
 
 
 class SuiteFile(pytest.File):
-    """One suite. Its selected cases are launched together, once."""
+    """A suite file. Its selected cases are launched once, together."""
 
     planned: Planned[Case, Protocol]
 
     def collect(self) -> Iterator[pytest.Item]:
-        """Yield an item for each case; cases that this machine cannot run, perhaps all of them, are skipped.
+        """Yield an item for each case. Cases that this machine cannot run are skipped.
 
-        Raises CollectError for a suite that is wrong on every machine, and for values of options that are.
+        Raises CollectError if the suite or an option is invalid on every machine.
         """
         if not self.config.pluginmanager.hasplugin("benchmark"):
             raise self.CollectError(
@@ -76,7 +76,7 @@ class SuiteFile(pytest.File):
 
     @property
     def request(self) -> Request:
-        """The options as a run's request."""
+        """The request of `parabench run` with the options of this pytest run."""
         config, options = self.config, launch_options()
         return Request.of(
             suite=str(self.path),
@@ -88,11 +88,9 @@ class SuiteFile(pytest.File):
 
     @cached_property
     def outcomes(self) -> dict[str, list[float] | str]:
-        """The step times of each selected case, or the reason of its failure, by case id.
+        """The step times in seconds of each selected case, or the reason of its failure, by case id.
 
-        The cases are measured in one session, with a report, on first use.
-
-        Ends pytest if the session is stopped.
+        On first use, all cases are measured in one session with a report. If the session is stopped, pytest ends.
         """
         items = [item for item in self.session.items if isinstance(item, CaseItem)]
         selected = {item.case.id for item in items if item.parent is self}
@@ -133,7 +131,7 @@ class CaseItem(pytest.Function):
 
 
 def measured_steps(request: pytest.FixtureRequest, benchmark: BenchmarkFixture) -> None:
-    """Step time: the slowest rank's time, every measured step of every launch."""
+    """Pass the measured steps of all launches of a case to pytest-benchmark, each as long as its slowest rank."""
     item = request.node
     assert isinstance(item, CaseItem)
     assert isinstance(item.parent, SuiteFile)
@@ -147,7 +145,7 @@ def measured_steps(request: pytest.FixtureRequest, benchmark: BenchmarkFixture) 
 
 
 def _read(measured: SessionData) -> dict[str, list[float] | str]:
-    """Return {case id: its step times, or why it failed} of a session.
+    """Return {case id: step times in seconds, or the reason of the failure}.
 
     If configurations were interleaved, their step times come from the shared launches only.
     """

@@ -1,1 +1,1 @@
-"""Figures, sections and pages, and the other files of a gate (Markdown, JUnit XML)."""
+"""Write answers as HTML pages, Markdown and JUnit XML, and instrumented steps as traces."""

@@ -1,12 +1,13 @@
-"""The report: one HTML page that opens from disk, with no network."""
+"""Build the report of a session: one HTML file that needs no network."""
 
 from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from parabench.analysis import format
+from parabench.analysis.collectives.crossover import answer
 from parabench.analysis.environment.facts import environment_rows
 from parabench.analysis.memory import case_states, compared
 from parabench.analysis.ranking.best import answered, next_command, of_turns
@@ -34,12 +35,13 @@ from parabench.report.sections.step import (
 )
 from parabench.report.sections.timeline import timeline_section
 from parabench.report.spec import Makers, Section, repetition_name
+from parabench.report.views import collectives, recorded
 from parabench.store.record import FIRST_REPETITION, Status
 from parabench.store.results import Results, known_records
 
 
 def _history(seen: SessionData) -> Section | None:
-    """Return the section of histories, whose statistics take time to import, if the database has other sessions."""
+    """Return the history section, whose imports are slow; None if the database has no other session."""
     if len(seen.results.listed) < 2:
         return None
     from parabench.report.sections.history import history_section
@@ -48,7 +50,7 @@ def _history(seen: SessionData) -> Section | None:
 
 
 def _prediction(seen: SessionData) -> Section | None:
-    """Return the section of predictions, which take time to import, if the database has compute-only launches."""
+    """Return the prediction section, whose imports are slow; None without compute-only launches."""
     if not seen.results.whole_store.of_kind("compute"):
         return None
     from parabench.report.sections.prediction import prediction_section
@@ -56,7 +58,7 @@ def _prediction(seen: SessionData) -> Section | None:
     return prediction_section(seen)
 
 
-# By tab: its title, and the functions that make its sections, by the ids of these.
+# {tab id: (title, {section id: the function that makes it})}.
 TABS: dict[str, tuple[str, Makers]] = {
     "answer": ("Answer", {"ranking": ranking_section, "front": front_section}),
     "buckets": ("Buckets", {"bucket": by_bucket_section, "buckets": bucket_section}),
@@ -78,32 +80,24 @@ TABS: dict[str, tuple[str, Makers]] = {
 }  # fmt: skip
 
 
-class Tab(NamedTuple):
-    """One tab with its sections."""
-
-    id: str
-    title: str
-    sections: list[Section]
+# The template adds content to these tabs, so they are shown even without sections.
+_ALWAYS_SHOWN = ("answer", "trust", "environment", "data")
 
 
-def training_tabs(seen: SessionData) -> list[Tab]:
-    """Return the tabs with content about the session. The template fills the last three, and a part of the first."""
-    tabs = [
-        Tab(name, title, [section for make in makers.values() if (section := make(seen)) is not None])
-        for name, (title, makers) in TABS.items()
-    ]
-    return [tab for tab in tabs if tab.sections or tab.id in ("answer", "trust", "environment", "data")]
+def training_tabs(seen: SessionData) -> dict[str, list[Section]]:
+    """Return {tab id: sections} of the shown tabs, in order, for a session of training runs."""
+    tabs = {
+        name: [section for make in makers.values() if (section := make(seen)) is not None]
+        for name, (_, makers) in TABS.items()
+    }
+    return {name: sections for name, sections in tabs.items() if sections or name in _ALWAYS_SHOWN}
 
 
 def section_makers(seen: SessionData) -> Makers:
-    """Return the functions that make the sections of a session's report, by the ids of the sections."""
+    """Return {section id: the function that makes it} for the page of a session of any kind."""
     if seen.session.kind == RecordedCase.kind:
-        from parabench.report.views import recorded
-
         return recorded.SECTIONS
     if seen.session.kind == "collectives":
-        from parabench.report.views import collectives
-
         return {"bus": collectives.bus_section, "fit": collectives.fit_section, "links": links_section}
     return {name: make for _, makers in TABS.values() for name, make in makers.items()}
 
@@ -122,10 +116,7 @@ _LINES = 5
 
 
 def conclusions(results: Results) -> list[str]:
-    """Return the conclusions and warnings about the newest session of recordings, in a few lines."""
-    from parabench.analysis.collectives.crossover import answer
-    from parabench.report.views import recorded
-
+    """Return the conclusions and warnings about the newest imported session, in at most _LINES lines."""
     seen = session_data(results)
     of_logs = seen.session.kind == "collectives"
     lines = [*(answer(seen).sentences if of_logs else recorded.sentences(seen))]
@@ -139,16 +130,12 @@ def conclusions(results: Results) -> list[str]:
 
 
 def render(results: Results, session: str | None = None) -> str:
-    """Return the page as text."""
+    """Return the HTML of the report of a session (default: the newest)."""
     chosen = select_session(results, session)
     seen = data_of(results, chosen)
     if chosen.kind == "collectives":
-        from parabench.report.views import collectives
-
         return collectives.render(seen)
     if chosen.kind == RecordedCase.kind:
-        from parabench.report.views import recorded
-
         return recorded.render(seen)
     tabs, launches = training_tabs(seen), seen.numbers
     failed = [
@@ -158,13 +145,13 @@ def render(results: Results, session: str | None = None) -> str:
     ]
     return fill(
         "report.html",
-        [section for tab in tabs for section in tab.sections],
+        [section for sections in tabs.values() for section in sections],
         page_data(seen),
         title=chosen.label or chosen.suite,
         kicker=kicker(chosen),
         question=chosen.question or "What was measured?",
         session=chosen,
-        tabs=tabs,
+        tabs=[(name, TABS[name][0], sections) for name, sections in tabs.items()],
         opened=case_details(seen),
         answers=verdicts(seen),
         where=summary.lines(seen),
@@ -185,8 +172,11 @@ def render(results: Results, session: str | None = None) -> str:
 
 
 def _trust(seen: SessionData) -> dict[str, Any]:
-    """Return the numbers of launches, good launches, launches that succeeded without a number (`numberless`), cases,
-    repetitions, and steps of a launch."""
+    """Return the counts in the sentence about launches.
+
+    `good` launches have a step time, and `numberless` ones succeeded without it. `steps` are the fewest and the most
+    measured steps of a good launch.
+    """
     own = seen.numbers[seen.numbers["repetition"] >= FIRST_REPETITION]
     good = own[own["counted"]]
     return {
@@ -196,5 +186,5 @@ def _trust(seen: SessionData) -> dict[str, Any]:
         "skipped": len(seen.session.plan.get("skipped") or []),
         "cases": int(own["case"].nunique()),
         "repetitions": int(good["repetition"].nunique()),
-        "steps": int(good["n_steps"].median()) if len(good) else 0,
+        "steps": [int(good["n_steps"].min()), int(good["n_steps"].max())] if len(good) else [],
     }

@@ -1,4 +1,4 @@
-"""The configurations and launches of a report: the tables for its figures, its data, and the details of each."""
+"""Tables of configurations and launches for the figures, the script and the details of a report."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ _RENAMED = {
 
 
 def page_cases(seen: SessionData) -> pd.DataFrame:
-    """Return the configurations, fastest first: the rows of `numbers.case_table` with `case_columns` and the answer.
+    """Return a row for each configuration, the fastest first: `case_table`, `case_columns` and these columns.
 
     - `plus_minus_s`, `slower`, `slower_low`, `slower_high`: as in the table `candidates`.
-    - `ranking`: 'fastest', 'tied' or empty; `mark`: why it is not ranked, or trains in another way.
+    - `ranking`: 'fastest', 'tied' or empty; `mark`: why it is not ranked, or how its training differs.
     - `left_after_repetition`, `left_at_least`: the repetition, from 1, after which it was eliminated, and the bound.
     - `work`: the index of the workload; `heading`: its name if there are several; `unit`: the unit of throughput.
     - `compared`: whether intervals of `slower` are known for the workload.
@@ -130,7 +130,7 @@ def _hover(case: Mapping[str, Any]) -> str:
 
 
 def case_columns(seen: SessionData) -> pd.DataFrame:
-    """Return columns next to `seen.cases`, in seconds, bytes and shares; NaN or None if a value is unknown.
+    """Return more columns for the rows of `seen.cases`, in seconds, bytes and shares; NaN or None if unknown.
 
     - The median instrumented step: `instrumented_s` = `instrumented_data_s` + `compute_s` + `exposed_s` + `idle_s`.
     - `overlapped_s`: a lower bound if there are `unknown_calls`. `exposed_forward_s` and so on are within each part.
@@ -152,7 +152,10 @@ def case_columns(seen: SessionData) -> pd.DataFrame:
 
 
 def numbers_of(case: Mapping[str, Any], named: str = "") -> list[tuple[str, str, str, str]]:
-    """Return (name, number, ±, unit) of the results in a row of `page_cases`; the first name starts with `named`."""
+    """Return (name, value, ±, unit) of step time, throughput and peak memory in a row of `page_cases`.
+
+    `named` is put in front of the first name.
+    """
     step_s, margin_s, rate = case["step_time_s"], case["plus_minus_s"], case["tokens_per_s"]
     margin_ms = margin_rate = ""
     if format.known(margin_s):
@@ -180,9 +183,9 @@ _LAUNCH = [
 def page_launches(seen: SessionData) -> pd.DataFrame:
     """Return the launches in run order.
 
-    - `counts`: whether a launch counts.
-    - `from_case`: its step time over the configuration's, less 1; NaN unless two launches of the configuration count.
-    - `buckets` and `bucket_bytes`: the sizes of its buckets.
+    - `counts`: 1 if its number is part of the step time of its configuration, else 0.
+    - `from_case`: its step time divided by the configuration's, minus 1; NaN unless two launches count.
+    - `buckets`, `bucket_bytes`: number and largest size of its buckets as text; their sizes in bytes.
     """
     # The page's names of columns.
     every = seen.numbers.rename(columns={"case": "case_id", "step_s": "launch_step_s"})
@@ -228,7 +231,7 @@ def _margin(row: Mapping[Any, Any]) -> str:
 
 
 def _slower(row: Mapping[Any, Any]) -> Cell:
-    """Return the ratio to the best, its interval, and whether the configuration was eliminated."""
+    """Return the slowdown relative to the best, its interval, and the repetition of an elimination."""
     if not format.known(row["slower_low"]):
         return DASH
     between = f"{format.percent(row['slower_low'])} to {format.percent(row['slower_high'])}"
@@ -254,10 +257,10 @@ _LAUNCHES = (
 
 
 def page_data(seen: SessionData) -> dict[str, Any]:
-    """Return the data of the page as JSON.
+    """Return the data of the page's script as JSON.
 
-    - `cases`: `page_cases` with bucket sizes; `details`: whether the page has details of each.
-    - `launches`: `page_launches` with the row of the `case`, or None.
+    - `cases`: `page_cases` with bucket sizes.
+    - `launches`: `page_launches` with `case`, the index of the launch's row in `cases`, or None.
     - `filters`: [column, name] of the fields with several values.
     - `tables`: the columns of both with their cells, and the [head, column] pairs of their files.
     """
@@ -290,7 +293,6 @@ def page_data(seen: SessionData) -> dict[str, Any]:
             "launches": _scripted(_LAUNCHES, launches) | {"initial": ""},
         },
         "filters": [(name, title) for name, title in names.items() if cases[name].nunique(dropna=False) > 1],
-        "details": True,
     }
 
 
@@ -308,7 +310,7 @@ def packed(table: pd.DataFrame) -> dict[str, Any]:
 
 
 def _scripted(columns: Iterable[Column], table: pd.DataFrame) -> dict[str, Any]:
-    """Return a table's columns for the script of the page, and [head, name] of each column of the CSV file.
+    """Return the columns of a table with the cells of all rows, and [head, name] of each column of its CSV file.
 
     `packed(table)` has the values of both.
     """

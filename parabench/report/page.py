@@ -1,4 +1,4 @@
-"""A page: one HTML file made from a template, figures and data.
+"""Make a page: one HTML file from a template, figures and data.
 
 It needs no network, its data is escaped, and only parabench's scripts run. The files are in `reports/`.
 """
@@ -30,7 +30,7 @@ DIGITS = 5
 
 
 def fill(template: str, sections: Iterable[Section], data: Any = None, **content: Any) -> str:
-    """Return a page: `template` filled with `content`, the figures of `sections`, and the `data` of its script."""
+    """Return the HTML of `template` with `content`, the figures of `sections`, and the `data` of the page's script."""
     sections = list(sections)
     panels = {
         f"{section.id}-{i}": rounded(panel.figure) for section in sections for i, panel in enumerate(section.panels)
@@ -72,7 +72,7 @@ def skipped_cases(session: Session) -> list[tuple[str, str]]:
 
 
 def rounded(value: Any) -> Any:
-    """Return JSON with its numbers rounded to DIGITS digits, whole ones exact, and None if one is not finite."""
+    """Return JSON data with floats of DIGITS digits. Their integer part is exact. Non-finite floats become None."""
     if isinstance(value, float):
         if not math.isfinite(value):
             return None
@@ -87,7 +87,7 @@ def rounded(value: Any) -> Any:
 
 
 def script_json(data: object) -> Markup:
-    """Return JSON for a script element, without characters that end it."""
+    """Return data as JSON for a script element. Characters that could end the element are escaped."""
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -95,7 +95,7 @@ def script_json(data: object) -> Markup:
 
 
 def _script(source: str) -> str:
-    """Return JavaScript for an inline script; the policy has the hash of exactly this text."""
+    """Return JavaScript that cannot end an inline script element. The page's policy has the hash of this text."""
     safe = re.sub("</(script)", r"<\\/\1", source.replace("\r\n", "\n"), flags=re.IGNORECASE)
     return safe.replace("<!--", "<\\!--")
 
@@ -112,8 +112,6 @@ def _templates() -> jinja2.Environment:
         optimized=False,  # each template is filled once, so folding its constants does not pay
         bytecode_cache=jinja2.FileSystemBytecodeCache(),
     )
-    environment.filters["whole"] = lambda value: str(int(value)) if format.known(value) else ""
-    environment.filters["text"] = lambda value: value if isinstance(value, str) else ""
     # A sentence in one line, with its commands, such as `parabench ab`, as code.
     environment.filters["coded"] = lambda text: Markup(
         re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(format.one_line(text))))

@@ -1,4 +1,4 @@
-"""The command that measures one case of a session again."""
+"""Make the command that measures one case of a session again."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def rerun_of(session: Session) -> Callable[[Case], str]:
 
 
 def _has(case: Case, axis: str) -> bool:
-    """Return whether an axis has a meaning for a case. `ranks_per_node` has one only if it is set."""
+    """Return whether an axis applies to a case. `ranks_per_node` applies only if it is set."""
     if axis == "ranks_per_node":
         return case.ranks_per_node is not None
     return axis not in OPTIONAL or axis in entry_of(case.strategy).axes
@@ -69,7 +69,7 @@ def _text(name: str, value: Any) -> str:
 
 
 def _of_command(argv: Sequence[str], suite: str) -> tuple[str, set[str]]:
-    """Return the suite as the command line named it, which may be a path, and the axes that it set."""
+    """Return the suite in a command line, which may be a path, and the names of the axes that are set."""
     found, named = suite, set()
     words = iter(argv[1:])
     for word in words:

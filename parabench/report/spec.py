@@ -1,4 +1,4 @@
-"""The parts of a page: sections, which have sentences, figures and tables."""
+"""Define the parts of a page: sections, tables, and the columns and formats of tables."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ MOST_ROWS = 300
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text below `head`.
+    """A table of text. The first `texts` columns are words, the others numbers.
 
-    The first `texts` columns are words, the others numbers. A `closed` table opens with a click on its title, because
-    a figure shows the same. `note` explains it. The page's filters select rows by `cases`: the id of each row's
-    configuration, or "a|b" for a row of several.
+    A `closed` table opens with a click on its title, because a figure shows the same. `note` explains the table. The
+    page's filters select rows by `cases`: the id of each row's configuration, or "a|b" for a row of several.
     """
 
     title: str
@@ -61,7 +60,7 @@ class Section:
         object.__setattr__(self, "tables", tuple(table for table in self.tables if table.rows))
 
 
-# By id, the functions that make sections; `None` if the session has nothing for a section.
+# {section id: a function that makes the section, or returns `None` if the session has no content for it}.
 Makers = Mapping[str, Callable[[SessionData], Section | None]]
 
 

@@ -1,4 +1,4 @@
-"""One instrumented step as a trace for Perfetto (ui.perfetto.dev) and chrome://tracing, with all ranks.
+"""Write one instrumented step of all ranks as a trace for Perfetto (ui.perfetto.dev) and chrome://tracing.
 
 The format is the Trace Event Format's JSON: events with `ph`, `ts` in microseconds, `pid`, `tid` and `name`. A process
 is a rank. Its threads are the step's parts, the time that training was blocked, and lanes for each group and algorithm,
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 
@@ -34,19 +34,8 @@ THREADS = 1000
 DEVICES, DEVICES_OF_A_NODE = 100_000, 1000
 
 
-class Choice(NamedTuple):
-    """The step that is shown, with the facts of its launch."""
-
-    case_id: str
-    label: str
-    launch_id: int
-    step: int
-    facts: dict[str, Any]
-
-    @property
-    def began_s(self) -> float | None:
-        """The start of the launch on the shared clock, in seconds; None if unknown."""
-        return format.number_or_none((self.facts.get("clock") or {}).get("began_s"))
+# A configuration's id, a launch's id and the number of a step.
+Choice = tuple[str, int, int]
 
 
 def write_trace(
@@ -58,11 +47,13 @@ def write_trace(
     the instrumented step of median length. Raises UsageError.
     """
     chosen = choose(seen, case, launch, step)
-    lines = [str(out), f"{chosen.label}: step {chosen.step} of launch {chosen.launch_id}; open it in ui.perfetto.dev"]
-    if chosen.began_s is None:
+    case_id, launch_id, step = chosen
+    facts = seen.facts[launch_id]
+    lines = [str(out), f"{seen.labels[case_id]}: step {step} of launch {launch_id}; open it in ui.perfetto.dev"]
+    if _began_s(facts) is None:
         lines.append("no memory is drawn: the start of the launch is unknown")
-    lines += filter(None, [nodes.clocks_text([chosen.facts])])
-    if profile := chosen.facts.get("profile"):
+    lines += filter(None, [nodes.clocks_text([facts])])
+    if profile := facts.get("profile"):
         files = ", ".join(str(seen.results.path.parent / TRACES / each["file"]) for each in profile)
         lines.append(f"torch.profiler's own traces of this launch: {files}")
     # Cells of tables may have NumPy's types.
@@ -72,7 +63,7 @@ def write_trace(
 
 
 def choose(seen: SessionData, case: str, launch: int | None = None, step: int | None = None) -> Choice:
-    """Return the chosen step. Raises UsageError with the available ones."""
+    """Return the chosen step; see `write_trace`. Raises UsageError, which lists the available ones."""
     labels = seen.labels
     named = [key for key, label in labels.items() if case in (key, label)]
     found = named or [key for key in labels if key.startswith(case)]
@@ -93,35 +84,45 @@ def choose(seen: SessionData, case: str, launch: int | None = None, step: int | 
         raise UsageError(f"{label} has no instrumented steps in this session; run it with --instrumented 1 or more")
     counted = launches[launches["counted"]] if launches["counted"].any() else launches
     numbers = (counted if launch is None else launches).set_index("launch_id")["step_s"]
-    launch = _median(numbers, launch, "launch {} has no instrumented step of " + label)
+    launch = _median(numbers, launch, f"launch {launch} has no instrumented step of {label}")
     of_rank = spans[spans["launch_id"] == launch].groupby(["step", "rank"])
     lengths = (of_rank["end_s"].max() - of_rank["start_s"].min()).groupby("step").max()
-    step = _median(lengths, step, f"step {{}} of launch {launch} is not instrumented")
-    return Choice(case_id, label, launch, step, seen.facts[launch])
+    step = _median(lengths, step, f"step {step} of launch {launch} is not instrumented")
+    return case_id, launch, step
+
+
+def _began_s(facts: Mapping[str, Any]) -> float | None:
+    """Return the start of a launch on the ranks' shared clock, in seconds; None if unknown."""
+    return format.number_or_none((facts.get("clock") or {}).get("began_s"))
 
 
 def _median(values: pd.Series, given: int | None, missing: str) -> int:
-    """Return the index `given`, or by default the index of the median value (the lower of two)."""
+    """Return `given`, or by default the index of the median value (the lower of two).
+
+    Raises UsageError, which begins with `missing`, if `given` is not in the index.
+    """
     if given is None:
         return int(values.sort_values(kind="stable").index[(len(values) - 1) // 2])
     if given not in values.index:
-        raise UsageError(f"{missing.format(given)}; use one of {', '.join(map(str, sorted(values.index)))}")
+        raise UsageError(f"{missing}; use one of {', '.join(map(str, sorted(values.index)))}")
     return given
 
 
 def trace(seen: SessionData, chosen: Choice) -> dict[str, Any]:
-    """Return the trace as it is in JSON. Its clock begins with the first event."""
+    """Return the trace as JSON data. Its clock starts at the first event."""
+    case_id, launch_id, step = chosen
+    facts = seen.facts[launch_id]
     spans, calls = (
-        table[(table["launch_id"] == chosen.launch_id) & (table["step"] == chosen.step)]
+        table[(table["launch_id"] == launch_id) & (table["step"] == step)]
         for table in (seen.results.span, seen.results.collective)
     )
     calls = calls[(calls["phase"] == Phase.INSTRUMENT) & calls["start_s"].notna()]
     events: list[Event] = []
     for rank in sorted(map(int, spans["rank"].unique())):
-        events += _named("process", rank + 1, 0, nodes.rank_text(rank, chosen.facts), rank)
-        events += _step(rank, spans[spans["rank"] == rank], chosen.step)
-        events += _communication(rank, calls[calls["rank"] == rank], chosen.facts.get("buckets") or [])
-    events += _memory(seen, chosen, spans["start_s"].min(), spans["end_s"].max())
+        events += _named("process", rank + 1, 0, nodes.rank_text(rank, facts), rank)
+        events += _step(rank, spans[spans["rank"] == rank], step)
+        events += _communication(rank, calls[calls["rank"] == rank], facts.get("buckets") or [])
+    events += _memory(seen, launch_id, spans["start_s"].min(), spans["end_s"].max())
     zero = min(event["ts"] for event in events if event["ph"] != "M")
     for event in events:
         # Whole nanoseconds, so that adjacent slices of a thread do not overlap by rounding.
@@ -129,7 +130,7 @@ def trace(seen: SessionData, chosen: Choice) -> dict[str, Any]:
         if "end" in event:
             event["dur"] = (round((event.pop("end") - zero) * 1e9) - begin) / 1e3
         event["ts"] = begin / 1e3
-    about = {"case": chosen.case_id, "label": chosen.label, "launch": chosen.launch_id, "step": chosen.step}
+    about = {"case": case_id, "label": seen.labels[case_id], "launch": launch_id, "step": step}
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": about | {"zero_s": zero}}
 
 
@@ -147,7 +148,7 @@ def _step(rank: int, spans: pd.DataFrame, step: int) -> Iterator[Event]:
 
 
 def _communication(rank: int, calls: pd.DataFrame, layout: list[dict[str, Any]]) -> Iterator[Event]:
-    """Yield calls on lanes, with an arrow from where each was made, and when buckets were ready."""
+    """Yield calls on lanes, an arrow from the time of each call to its start, and the times when buckets are ready."""
     thread = LANES
     calls = calls.sort_values("start_s", kind="stable").astype({"start_s": float})
     calls["end_s"] = calls["start_s"] + pd.to_numeric(calls["duration_s"]).fillna(0.0)
@@ -181,19 +182,20 @@ def _call(rank: int, thread: int, call: dict[Any, Any], layout: list[dict[str, A
         yield _event("i", rank, STEP, f"bucket {bucket} ready", call["ready_s"], "bucket", content, s="t")
 
 
-def _memory(seen: SessionData, chosen: Choice, begin: float, end: float) -> Iterator[Event]:
+def _memory(seen: SessionData, launch_id: int, begin: float, end: float) -> Iterator[Event]:
     """Yield the memory of ranks and devices, from the last reading before the step to the first one after it."""
-    if chosen.began_s is None:
+    began_s = _began_s(seen.facts[launch_id])
+    if began_s is None:
         return
     several = nodes.several_nodes(seen.session.environment)
     host, device = seen.results.host_sample, seen.results.device_sample
     # A device's memory with a rank is the share of one process.
     host, device = host[host["rank"].notna()], device[device["rank"].isna()]
     for rows, by, metric in ((host, "rank", "rss_bytes"), (device, "device", "used_bytes")):
-        own = rows[(rows["launch_id"] == chosen.launch_id) & (rows["metric"] == metric) & rows["value"].notna()]
+        own = rows[(rows["launch_id"] == launch_id) & (rows["metric"] == metric) & rows["value"].notna()]
         places: Any = own.astype({"node": int, by: int}).groupby(["node", by])
         for (node, number), readings in places:
-            at = chosen.began_s + readings["t_s"].astype(float)
+            at = began_s + readings["t_s"].astype(float)
             shown = ~((at < at[at <= begin].max()) | (at > at[at >= end].min()))
             pid = number + 1 if by == "rank" else number + DEVICES + node * DEVICES_OF_A_NODE
             if by == "device" and shown.any():
@@ -210,7 +212,7 @@ def _event(
 
 
 def _named(kind: str, pid: int, thread: int, name: str, order: int | None = None) -> Iterator[Event]:
-    """Yield the name of a process or thread, and its place on the page."""
+    """Yield the name and the sort index of a process or thread."""
     common = {"ph": "M", "ts": 0, "pid": pid, "tid": pid * THREADS + thread if thread else pid}
     yield common | {"name": f"{kind}_name", "args": {"name": name}}
     yield common | {"name": f"{kind}_sort_index", "args": {"sort_index": thread if order is None else order}}

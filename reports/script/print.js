@@ -20,16 +20,16 @@ const shortenAll = () => {
   for (const table of document.querySelectorAll("main table")) {
     const rows = [...table.tBodies[0].rows].filter((row) => !row.hidden);
     const most = table.closest("details") ? MOST_WITHIN : MOST_ON_PAPER;
-    shorten(rows, rowsBehind(table) ?? rows.length, most, "row", (said) => table.closest(".scroll").after(said));
+    shorten(rows, rowsBehind(table) ?? rows.length, most, "row", (note) => table.closest(".scroll").after(note));
   }
   for (const more of document.querySelectorAll("main .findings details")) {
     const sentences = [...more.querySelectorAll("p")].filter((one) => !one.hidden);
-    shorten(sentences, sentences.length, MOST_WITHIN, "further case", (said) => more.append(said));
+    shorten(sentences, sentences.length, MOST_WITHIN, "further warning", (note) => more.append(note));
   }
 };
 const lengthen = () => {
   document.querySelectorAll(".beyond").forEach((one) => one.classList.remove("beyond"));
-  document.querySelectorAll(".on-paper").forEach((said) => said.remove());
+  document.querySelectorAll(".on-paper").forEach((note) => note.remove());
 };
 const rowsBehind = (table) => {
   const name = table.closest("[data-table]")?.dataset.table;

@@ -27,8 +27,9 @@ from browser_helpers import (
 from parabench.analysis.compare.gate import compare
 from parabench.analysis.compare.sides import side_of
 from parabench.report.build import write_report
-from parabench.report.views.comparison import gate_view
+from parabench.report.views.comparison import gate_view, write_comparison
 from parabench.store.record import Failure, Status
+from several_sides import four_stores
 
 pytestmark = needs_chromium
 
@@ -78,8 +79,14 @@ def long_names(tmp_path_factory):
     return write_report(results, folder / "report.html")
 
 
+@pytest.fixture(scope="module")
+def four(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("several")
+    return write_comparison(list(four_stores(folder).values()), folder / "four.html")
+
+
 @pytest.mark.parametrize(
-    "which", ["rich", "collectives", "long_names", pytest.param("gate", marks=pytest.mark.slow)]
+    "which", ["rich", "collectives", "long_names", "four", pytest.param("gate", marks=pytest.mark.slow)]
 )  # plotly takes seconds of a core for each; what a gate draws others draw too
 def test_every_tab_is_drawn_without_complaint_and_fits(browser, request, which):
     with opened(browser, request.getfixturevalue(which), width=WIDTHS[-1]) as page:
@@ -132,7 +139,7 @@ def test_page_has_a_sentence_when_no_configuration_is_selected(browser, rich):
     with opened(browser, rich, "#tab=buckets&strategy=single&world_size=4") as page:
         assert counted(page) == "0 of 28 configurations"
         assert page.locator("#bucket figure:visible").count() == 0
-        assert "is among the selected" in page.locator("#bucket .empty").inner_text()
+        assert "about a selected configuration" in page.locator("#bucket .empty").inner_text()
         assert too_wide(page) <= 0
         for tab in each_tab(page):
             assert unmarked(page) == [], tab

@@ -45,14 +45,14 @@ def written(tmp_path_factory):
 @pytest.mark.parametrize("name", STATES)
 def test_each_state_has_its_sentence_and_no_blank_figure(browser, written, name):
     with opened(browser, written(name), width=360) as page:
-        said = [page.locator("header").inner_text()]
+        message = [page.locator("header").inner_text()]
         for tab in each_tab(page):
             assert too_wide(page) <= 0, tab
             assert unmarked(page) == [], tab
             text = page.locator("[role=tabpanel]:visible" if tab else "main").inner_text()
             assert len(text.split()) > 3, f"{tab} is empty"
-            said.append(text)
-    whole = "\n".join(said)
+            message.append(text)
+    whole = "\n".join(message)
     assert STATES[name][1].lower() in whole.lower()
     for word in NOT_SAID:
         assert word not in whole, word

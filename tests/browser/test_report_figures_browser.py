@@ -88,7 +88,7 @@ def test_the_filters_leave_the_figures_and_tables_of_selected_cases_and_a_senten
         "first",
     ]  # fmt: skip
     at(anatomy, "tab=buckets&strategy=fsdp")
-    assert seen(anatomy, "buckets") == ["No case that is drawn or listed here is among the selected."]
+    assert seen(anatomy, "buckets") == ["Nothing here is about a selected configuration."]
     at(anatomy, "tab=buckets&strategy=ddp")
     assert seen(anatomy, "buckets")[0] == "ddp native, 2 ranks"
 

@@ -77,7 +77,7 @@ def test_launches_follow_the_filters_and_references_are_among_all_of_them(browse
     with opened(browser, rich, "#tab=data&strategy=single&world_size=4") as page:
         assert (
             page.locator("#cases .empty, #launches .empty").all_inner_texts()
-            == ["No case is selected. “Show all” takes the filters away."] * 2
+            == ["No configuration matches the filters. “Show all” clears them."] * 2
         )
         assert page.locator("#cases table:visible").count() == 0
 
@@ -163,12 +163,12 @@ def test_a_click_on_a_case_opens_its_details_and_escape_gives_the_focus_back(bro
     with opened(browser, rich, "#tab=data") as page:
         open_case(page, "ddp ring 25 MiB, 4 ranks")
         dialog = page.locator("dialog.detail")
-        said = dialog.inner_text()
-        for part in ("fastest", "tokens/s", "22.2 ± 0.3 ms", "Measure this case again"):
-            assert part in said, part
-        assert "Timeline, collectives" not in said  # the page has no figure of the case
+        message = dialog.inner_text()
+        for part in ("fastest", "tokens/s", "22.2 ± 0.3 ms", "Measure this configuration again"):
+            assert part in message, part
+        assert "Timeline, collectives" not in message  # the page has no figure of the case
         assert page.evaluate("location.hash").endswith("case=ddp-ring-w4-25mib-e1a5941d")
-        assert len(dialog.locator("[aria-label='Its launches'] td:nth-child(3)").all_inner_texts()) == 3
+        assert len(dialog.locator("[aria-label='Launches'] td:nth-child(3)").all_inner_texts()) == 3
         page.keyboard.press("Escape")
         assert not dialog.is_visible()
         page.wait_for_url(lambda url: "case=" not in url)

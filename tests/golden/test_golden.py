@@ -188,7 +188,7 @@ def of_ab(monkeypatch: pytest.MonkeyPatch, slower: float) -> str:
 def of_serve() -> str:
     """Return the first and the last line of `serve`, and its error for a port in use."""
     said = []
-    with patch("parabench.serve.server.Server") as server:
+    with patch("parabench.serve.Server") as server:
         server.return_value.server_port = 8000
         server.return_value.serve_forever.side_effect = Interrupted(signal.SIGINT)
         said.append(said_by("serve", "out/results.db", "--port", "8000"))

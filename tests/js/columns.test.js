@@ -6,7 +6,6 @@ import { aCase, aLaunch, givePage } from "./page.js";
 
 const column = (name, format, ...cells) => ({ name, head: name, format, cells });
 givePage({
-  details: true,
   tables: {
     cases: [aCase({ case_id: "a", step_time_s: 0.05, ranking: "fastest" }), aCase({ case_id: "b", step_time_s: null })],
     launches: [aLaunch({ label: "a" }), aLaunch({ launch_id: 2, case: null, label: "single" })],

@@ -20,11 +20,11 @@ from click.testing import CliRunner
 import fake_results as fake
 from browser_helpers import drawn, needs_chromium
 from guard import GUARD_S
+from parabench import serve as server
 from parabench.cli import main
 from parabench.errors import UsageError
 from parabench.report.build import render
-from parabench.serve import server
-from parabench.serve.server import Live, Server, make_page, read_progress
+from parabench.serve import Live, Server, make_page, read_progress
 from parabench.store.record import EXPLAIN_REPETITION, REFERENCE_REPETITION, Failure, Status
 from parabench.store.results import load
 from parabench.store.store import Store
@@ -73,7 +73,7 @@ def test_progress_counts_and_estimates_launches(tmp_path):
     launches.append(took(CASES[0], 1.0, 1, status=Status.INTERRUPTED))
     seen = read_progress(planned(tmp_path / "r.db", launches))
     assert (seen["done"], seen["planned"], seen["going"]) == (2, 9, True)
-    assert seen["said"] == "2 of 9 launches, about 21 s left. 1 launch failed."  # 7 launches of 3 s on average
+    assert seen["text"] == "2 of 9 launches, about 21 s left. 1 launch failed."  # 7 launches of 3 s on average
 
 
 def test_added_repetitions_and_both_variants_of_an_ab_count(tmp_path):
@@ -92,9 +92,9 @@ def test_finished_and_stopped_sessions_are_distinguished(tmp_path):
     assert read_progress(path, None, now_after(20 + 199))["going"]
     stopped = read_progress(path, None, now_after(20 + 900))
     assert not stopped["going"]
-    assert stopped["said"] == "1 of 9 launches; no launch has ended for 15 min, so the run seems to have stopped."
+    assert stopped["text"] == "1 of 9 launches; no launch has ended for 15 min, so the run seems to have stopped."
     finished = read_progress(fake.rich(tmp_path / "f.db").path)
-    assert (finished["going"], finished["said"]) == (False, "Finished: 84 of 84 launches. 3 launches failed.")
+    assert (finished["going"], finished["text"]) == (False, "Finished: 84 of 84 launches. 3 launches failed.")
     path = planned(tmp_path / "d.db", [took(CASES[0], 1.0)], plan={"protocol": {"launches": 3, "deadline_s": 5000.0}})
     assert [read_progress(path, None, now_after(after))["going"] for after in (4990, 5010)] == [True, False]
 
@@ -167,8 +167,8 @@ def test_failed_page_leaves_the_last_one_and_the_reason(growing, maker):
     maker.error = error
     serving.progress()
     wait(serving)
-    said = serving.progress()
-    assert (said["page"], said["error"], len(maker.calls)) == ("1-6-27-0", str(error), 2)
+    text = serving.progress()
+    assert (text["page"], text["error"], len(maker.calls)) == ("1-6-27-0", str(error), 2)
 
 
 def test_child_process_makes_the_page_that_report_writes(tmp_path):
@@ -250,7 +250,7 @@ def test_server_listens_on_loopback_and_prints_nothing(growing, maker, capfd):
 
 def test_serve_refuses_in_one_line(tmp_path):
     (tmp_path / "text.db").write_text("no database" * 100)
-    for arguments, said in (
+    for arguments, text in (
         ([tmp_path / "text.db"], "not a results database"),
         ([f"{tmp_path}/r.db@"], "names no session after the @"),
         ([f"{planned(tmp_path / 'a.db', [])}@nope"], "session 'nope' is not in"),
@@ -258,7 +258,7 @@ def test_serve_refuses_in_one_line(tmp_path):
     ):
         result = CliRunner().invoke(main, ["serve", *map(str, arguments)])
         assert (result.exit_code, result.stderr.count("\n"), result.stdout) == (2, 1, "")
-        assert said in result.stderr
+        assert text in result.stderr
 
 
 @contextlib.contextmanager
@@ -284,14 +284,14 @@ def test_it_says_where_it_is_and_ends_when_asked_to(tmp_path):
         line = process.stdout.readline()
         port = int(re.fullmatch(r"http://127\.0\.0\.1:(\d+)/ shows results; Ctrl-C ends it\n", line)[1])
         for told in ("The results database results does not exist yet.", "0 of 9 launches."):
-            assert told in json.loads(get(port, "/progress")[2])["said"]
+            assert told in json.loads(get(port, "/progress")[2])["text"]
             (tmp_path / "results").mkdir(exist_ok=True)
             planned(tmp_path / "results" / "results.db", [])
         shown = process.stdout.readline()  # the browser's, which a loaded machine starts late
         process.send_signal(signal.SIGINT)
-        said, wrong = process.communicate(timeout=GUARD_S)
+        text, wrong = process.communicate(timeout=GUARD_S)
     assert (process.returncode, wrong) == (0, "")
-    assert (shown, said) == (f"shown http://127.0.0.1:{port}/\n", "stopped\n")
+    assert (shown, text) == (f"shown http://127.0.0.1:{port}/\n", "stopped\n")
 
 
 def test_serve_with_a_token_answers_only_its_address(tmp_path):
@@ -320,16 +320,16 @@ def in_process(path, session):
 def reading(browser, serving, monkeypatch, address=""):
     """Yield a page that follows a run, its requests, and its origin. Console messages fail the test."""
     monkeypatch.setattr(server, "OFTEN_S", 0.05)
-    asked, said = [], []
+    asked, text = [], []
     with serving_at(serving) as port:
         page = browser.new_page(viewport={"width": 1280, "height": 300})
         page.on("request", lambda request: asked.append(request.url))
-        page.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
-        page.on("pageerror", lambda error: said.append(f"error: {error}"))
+        page.on("console", lambda message: text.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: text.append(f"error: {error}"))
         page.goto(f"http://127.0.0.1:{port}/{address}")
         yield page, asked, f"http://127.0.0.1:{port}/"
         page.close()
-    assert said == []
+    assert text == []
 
 
 def shows(page, launches):

@@ -144,7 +144,7 @@ def test_reading_modules_import_neither_torch_nor_plotly() -> None:
     modules = (
         "analysis.ranking.best",
         "report.build",
-        "serve.server",
+        "serve",
         "report.trace",
         "imports.into_store",
         "report.views.recorded",

@@ -23,10 +23,10 @@ from parabench.report.figures import (
     lay_out,
     listed,
     points,
+    strategy_style,
     titled,
     vertical,
 )
-from parabench.report.palette import strategy_style
 from parabench.report.spec import Section, nothing_to_draw
 from parabench.store.record import MIB
 from parabench.store.results import records
@@ -36,7 +36,7 @@ def verdicts(seen: SessionData) -> list[dict[str, Any]]:
     """Return the answer of each workload for the first tab of the page.
 
     - `heading`: the name of the workload if there are several.
-    - `verdict`: the first sentences; `leads`: the others; `decided`: whether something is distinguishable.
+    - `verdict`: the first sentences; `leads`: the others; `decided`: whether configurations are distinguishable.
     - `numbers`: the results of the best (`cases.numbers_of`); `label` and `code`: its name, and its lines of Python.
     - `clear`: whether the best is the winner.
     """
@@ -62,7 +62,7 @@ def verdicts(seen: SessionData) -> list[dict[str, Any]]:
 
 
 def ranking_section(seen: SessionData) -> Section:
-    """Return the ranking of the selected cases: relative to the best, or their step times if no interval is known."""
+    """Return the ranking section: slowdowns relative to the best, or step times if no interval is known."""
     caption = (
         "Slowdown of each selected configuration relative to the best, with 95% intervals; left is better. Filled "
         "marks are not statistically distinguishable from the best."
@@ -88,7 +88,7 @@ def ranking_section(seen: SessionData) -> Section:
 
 
 def _ranking(own: pd.DataFrame) -> Panel:
-    """Return how much slower than the best each configuration is, or its step time if no interval is known."""
+    """Return the ranking of a workload: slowdowns relative to the best, or step times if no interval is known."""
     compared = bool(own["compared"].iloc[0])
     if compared:
         own = own[own["slower"].notna()].sort_values("slower", kind="stable")
@@ -125,7 +125,7 @@ def _slower(row: dict[Any, Any]) -> str:
 
 
 def front_section(seen: SessionData) -> Section | None:
-    """Return step time against peak memory; `None` if one configuration is best in both."""
+    """Return the section of step time against peak memory; None if one configuration is best in both."""
     cases = seen.once(page_cases)
     if not cases["front"].any():
         return None
@@ -145,7 +145,7 @@ def front_section(seen: SessionData) -> Section | None:
 def _front(own: pd.DataFrame) -> Panel:
     best = own[own["front"]].sort_values("step_time_s")
     line = {
-        "type": "scatter", "mode": "lines", "name": "beaten by none", "meta": ALL, "hoverinfo": "skip",
+        "type": "scatter", "mode": "lines", "name": "Pareto-optimal", "meta": ALL, "hoverinfo": "skip",
         "x": listed(best["step_time_s"], 1e3), "y": listed(best["mean_peak_bytes"], 1 / MIB),
         "line": {"color": GREY, "width": 1.5, "shape": "hv"},
     }  # fmt: skip

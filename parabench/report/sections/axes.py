@@ -20,25 +20,23 @@ from parabench.report.cases import page_cases
 from parabench.report.figures import (
     ALL,
     GREY,
+    PART,
+    SYMBOLS,
     Panel,
+    Style,
     Trace,
+    algorithm_style,
     band,
     cut,
     error_bars,
     in_rows,
     lay_out,
     listed,
+    native_first,
     points,
+    strategy_style,
     titled,
     vertical,
-)
-from parabench.report.palette import (
-    PART,
-    SYMBOLS,
-    Style,
-    algorithm_style,
-    native_first,
-    strategy_style,
 )
 from parabench.report.spec import Section, nothing_to_draw
 from parabench.strategies import entry_of
@@ -59,7 +57,7 @@ _ABOVE = 1.5
 
 
 def _with_sizes(cases: pd.DataFrame) -> pd.DataFrame:
-    """Return configurations whose `bucket_mib` is a `Size`."""
+    """Return the configurations with `bucket_mib` converted to `Size`."""
     sizes = [mib if isinstance(mib, str) else format.number_or_none(mib) for mib in cases["bucket_mib"]]
     return cases.assign(bucket_mib=pd.Series(sizes, cases.index, dtype=object))
 
@@ -70,7 +68,7 @@ def _size_text(mib: Size, unit: str = "") -> str:
 
 
 def _by_size(mib: Size) -> tuple[int, list[float]]:
-    """Return a key that sorts sizes first, then lists of caps, then the default."""
+    """Return a sort key: sizes first, then lists of caps, then the default."""
     if mib is None:
         return 2, []
     if isinstance(mib, str):
@@ -121,8 +119,10 @@ def by_bucket_section(seen: SessionData) -> Section:
 
 
 def _bucket_panel(own: pd.DataFrame, sizes: list[Size]) -> Panel:
-    """Return the figure of one world size. Sizes are on a logarithmic axis. Lists of caps and the default are apart, on
-    the right, and no line joins them."""
+    """Return the figure of step time against bucket size for a group of `_worlds`.
+
+    Sizes are on a logarithmic axis. Lists of caps and the default are on the right, without a line.
+    """
     places: dict[Size, float] = {mib: math.log2(mib) for mib in sizes if isinstance(mib, float)}
     low, high = min(places.values(), default=0.0), max(places.values(), default=0.0)
     apart = [mib for mib in sizes if mib not in places]
@@ -169,7 +169,7 @@ def algorithms_section(seen: SessionData) -> Section:
 
 
 def _algorithm_panel(world: pd.DataFrame) -> Panel | None:
-    """Return the figure of one world size with a row for each bucket size; None without a ratio."""
+    """Return the figure of algorithms relative to native for a group of `_worlds`; None without a ratio."""
     lines = []
     # `slower` is unknown if no launch or repetition connects a configuration with the best.
     for _, line in world[world["slower"].notna()].groupby("bucket_mib", dropna=False, sort=False):
@@ -219,11 +219,11 @@ def scaling_section(seen: SessionData) -> Section:
         " ".join(text for kind, text in kinds.items() if (table["kind"] == kind).any()),
         nothing_to_draw(seen) or "No strategy has two world sizes with the same workload, algorithm and bucket size.",
         panels=[_scaling_panel(seen, table, group) for _, group in table.groupby("group", sort=False)],
-        reading="Efficiency in strong scaling is throughput over the ranks times the throughput of one rank. In weak "
-        "scaling, it is the step time of one rank over the step time of the ranks. If one rank was not measured, the "
-        "smallest world size is the base. Each strategy has its curve with most world sizes, then the fastest. A "
-        "single strategy has a curve for each algorithm, or else bucket size. The ideal line may leave the figure."
-        + note,
+        reading="In strong scaling, efficiency is the throughput per rank relative to the throughput of one rank. In "
+        "weak scaling, it is the step time of one rank relative to the step time. If one rank was not measured, the "
+        "smallest world size is the base. For each strategy, the curve with the most world sizes is drawn, or the "
+        "fastest of these. With one strategy, each algorithm has a curve, or else each bucket size. The ideal line may "
+        "leave the figure." + note,
     )
 
 
@@ -233,7 +233,7 @@ _ORDER: dict[str, Callable[[Any], Any]] = {
 
 
 def _scaling_panel(seen: SessionData, table: pd.DataFrame, group: pd.DataFrame) -> Panel:
-    """Return throughput against the world size for one workload of `table`, with a curve for each strategy.
+    """Return the figure of throughput against the world size for a workload, with a curve for each strategy.
 
     A single strategy has a curve for each algorithm, or else for each bucket size.
     """
@@ -291,7 +291,7 @@ def _scaling_title(group: pd.DataFrame, table: pd.DataFrame) -> str:
 
 
 def _curve(own: pd.DataFrame, by: str, at: int) -> tuple[str, Style, pd.DataFrame]:
-    """Return the name, the style and the points of a curve, number `at`, that differs from the others in `by`."""
+    """Return the name, the style and the points of curve number `at`. The curves differ in the field `by`."""
     first = own.iloc[0]
     # The point of a common base is shown with the others of the curve.
     common = (own["case_id"] == own["base_case_id"]) & (own["base"] != first["strategy"])

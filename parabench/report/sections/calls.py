@@ -1,8 +1,9 @@
-"""Sections of single calls in training: DDP's buckets, and the bus bandwidth of collectives."""
+"""Sections of collective calls in training: DDP's buckets, and bus bandwidth."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -14,9 +15,12 @@ from parabench.plan.case import ranks_in_words
 from parabench.plan.collective_case import size_text
 from parabench.report.figures import (
     FROM_ZERO,
+    OVERLAP_HATCH,
     PARTS_LEGEND,
+    SHARE,
     Panel,
     Trace,
+    algorithm_style,
     bars,
     cut,
     lay_out,
@@ -24,7 +28,6 @@ from parabench.report.figures import (
     name_bars,
     name_case,
 )
-from parabench.report.palette import OVERLAP_HATCH, SHARE, algorithm_style
 from parabench.report.sections.step import why_nothing
 from parabench.report.sections.timeline import READY
 from parabench.report.spec import WORDED, Column, Section, table_of
@@ -51,7 +54,7 @@ _BUCKETS = (
 
 
 def _names(parameters: list[str] | None) -> str:
-    """Return '12: head.weight … stem.bias', in the order of the gradients."""
+    """Return the number of a bucket's parameters, the first and the last, as in '12: head.weight … stem.bias'."""
     if not parameters:
         return format.UNKNOWN
     return f"{len(parameters)}: {' … '.join(dict.fromkeys((parameters[0], parameters[-1])))}"
@@ -68,14 +71,14 @@ def bucket_section(seen: SessionData) -> Section | None:
     return Section(
         "buckets",
         "DDP buckets",
-        "When each bucket is ready (triangle) and reduced, in the fastest configuration of each bucket size, up to "
-        f"{_MOST_CASES}. Overlapped communication is hatched, exposed communication solid.",
+        "When each bucket is ready (triangle) and reduced, in the fastest configuration of each bucket size (at "
+        f"most {_MOST_CASES}). Overlapped communication is hatched, exposed communication solid.",
         "No bucket reduction was recorded: unknown, not zero.",
         (table_of("Buckets of each configuration; times in ms since the start of backward", _BUCKETS, rows),),
         panels=[_bucket_panel(rows[rows["case_id"] == case].head(_MOST_BUCKETS)) for case in drawn.index],
         reading="A bucket is reduced when its last gradient is there. Exposed time is drawn at the end, because DDP "
         "waits there. Values are medians over the steps of the slowest rank, then over launches. With gradient "
-        f"accumulation, times count from the first forward. At most {_MOST_BUCKETS} buckets are drawn.",
+        f"accumulation, times start at the first forward. At most {_MOST_BUCKETS} buckets are drawn.",
     )
 
 
@@ -109,9 +112,15 @@ def _bucket_panel(rows: pd.DataFrame) -> Panel:
 
 # -- bandwidth --------------------------------------------------------------------------------------------------------
 
+
+def _algorithm_name(row: Mapping[str, Any]) -> str:
+    ranks = f", {format.count(int(row['node']), 'rank')} per node" if row["node"] > 0 else ""
+    return f"{row['algorithm']}{ranks}"
+
+
 _BANDWIDTHS = (
     Column("Operation", "op"),
-    Column("Algorithm", lambda row: row["algorithm"] + f", {row['node']} ranks a node" * (row["node"] > 0)),
+    Column("Algorithm", _algorithm_name),
     Column("dtype", "dtype"),
     Column("Ranks", lambda row: ranks_in_words(row["group_size"], row["nodes"]).replace(" ranks", ""), WORDED),
     Column("MiB", "bytes", "mib"),
@@ -131,7 +140,7 @@ def bandwidth_section(seen: SessionData) -> Section | None:
     table = training_bandwidth(seen, alone)
     order = list(seen.labels).index
     table["case_id"] = ["|".join(sorted(ids, key=order)) for ids in table["case_ids"]]
-    source = "This database has no microbenchmark: run parabench collectives into the same folder."
+    source = "To compare with a microbenchmark, run `parabench collectives` with the same --out folder."
     if len(alone):
         source = "Dotted, open marks: the microbenchmark of this database."
     measured, panels = dict(iter(alone.groupby(QUESTION))), []
@@ -145,21 +154,19 @@ def bandwidth_section(seen: SessionData) -> Section | None:
         "No collective of several ranks was recorded with its start and end on all of them.",
         (table_of("Bus bandwidth by operation, algorithm and size, in GB/s", _BANDWIDTHS, table),),
         panels=panels,
-        reading="The time of a call starts when its last rank starts, so late ranks do not look like slow links. A "
-        "number includes the calls of all configurations, selected or not. A microbenchmark is compared only within "
-        "its sizes.",
+        reading="The time of a call starts when its last rank starts, so late ranks do not look like slow links. "
+        "Numbers include the calls of all configurations, regardless of filters. Sizes outside the range of the "
+        "microbenchmark are not compared.",
     )
 
 
 def _bandwidth_panel(title: str, group: pd.DataFrame, measured: dict[Any, pd.DataFrame]) -> Panel:
-    """Return bandwidth against size: marks of training, which are of several configurations and so have no line, and
-    the microbenchmark, dotted."""
+    """Return the figure of bandwidth against size: marks of training, and dotted lines of the microbenchmark."""
     traces: list[Trace] = []
     for question, own in group.groupby(QUESTION):
         fields: dict[str, Any] = dict(zip(QUESTION, question, strict=True))
-        parts = [fields["algorithm"], fields["dtype"] if group["dtype"].nunique() > 1 else ""]
-        parts.append(f"{fields['node']} ranks a node" if fields["node"] else "")
-        name, style = cut(", ".join(filter(None, parts)), 34), algorithm_style(fields["algorithm"])
+        text = _algorithm_name(fields) + (f", {fields['dtype']}" if group["dtype"].nunique() > 1 else "")
+        name, style = cut(text, 34), algorithm_style(fields["algorithm"])
         look: dict[str, Any] = {"legendgroup": name, "customdata": own["case_id"].to_list()}
         marker = {"size": 8, "symbol": style.symbol, "color": style.color}
         drawn = [(own, name, marker, look)]
@@ -177,7 +184,7 @@ def _bandwidth_panel(title: str, group: pd.DataFrame, measured: dict[Any, pd.Dat
 
 
 def over_sizes(title: str, traces: list[Trace], height: int) -> Panel:
-    """Return bus bandwidth against size, with eight ticks or fewer at powers of two."""
+    """Return the figure of bus bandwidth against size, with eight ticks or fewer at powers of two."""
     powers = [math.log2(size) for trace in traces for size in trace["x"]]
     low, high = math.floor(min(powers)), math.ceil(max(powers))
     ticks = [2**power for power in range(low, high + 1, max(1, math.ceil((high - low) / 7)))]

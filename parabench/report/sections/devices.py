@@ -20,8 +20,7 @@ from parabench.analysis.step.device_time import (
     unread,
 )
 from parabench.machine import accelerator
-from parabench.report.figures import FROM_ZERO, Panel, Trace, band, lay_out, listed, marks, plain
-from parabench.report.palette import side_style
+from parabench.report.figures import FROM_ZERO, Panel, Trace, band, lay_out, listed, marks, plain, side_style
 from parabench.report.spec import MARKED, WORDED, Column, Section, nothing_to_draw, table_of
 from parabench.store.record import MIB, Phase
 from parabench.store.results import records
@@ -56,8 +55,8 @@ def usage_section(seen: SessionData) -> Section:
     return Section(
         "usage",
         title,
-        "FLOP/s: floating-point operations of a step's forward and backward, over its step time. Energy is of all "
-        "devices, idle time between steps included.",
+        "FLOP/s are the floating-point operations of forward and backward, divided by the step time. Energy is the sum "
+        "of all devices, including idle time between steps.",
         tables=(table_of("Throughput, FLOP/s and energy of the configurations", columns, table, closed=False),),
         lead=" ".join(_usage_lead(table)),
         reading=" ".join(_sources(seen, table)),
@@ -76,12 +75,12 @@ def _usage_lead(table: pd.DataFrame) -> Iterator[str]:
 
 
 def _share(mfu: float) -> str | None:
-    """Return two digits, because a small model may use a thousandth of a large device."""
+    """Return the MFU with two digits, because a small model may use a thousandth of a large device."""
     return f"{format.digits(mfu * 100, 2)}%" if format.known(mfu) else None
 
 
 def _sources(seen: SessionData, table: pd.DataFrame) -> Iterator[str]:
-    """Yield the formulas and documents that the numbers are based on, and why a number is unknown."""
+    """Yield the formulas and the sources of the numbers, and the reasons why numbers are unknown."""
     sources = set(table["flops_source"].dropna())
     if FORMULA in sources:
         yield (
@@ -120,6 +119,7 @@ _SHADE = {
     Phase.INSTRUMENT: ("rgba(230,159,0,0.16)", "instrumented"),
     Phase.PROFILE: ("rgba(204,121,167,0.16)", "profiled"),
 }
+_SAMPLED = f"Sampled ten times per second, in a watched loop once per second. At most {_MOST_LINES} lines are drawn."
 _LAUNCH = "the median launch of the fastest configuration that was sampled"
 
 
@@ -136,7 +136,7 @@ def memory_section(seen: SessionData) -> Section:
         f"Resident set of each rank and, on GPUs, memory in use per device and rank, in {_LAUNCH}.",
         nothing_to_draw(seen) or f"Memory was not read over time: unknown, not zero. {reasons}",
         panels=panels,
-        reading=f"Sampled ten times a second, in a watched loop once a second. At most {_MOST_LINES} lines are drawn.",
+        reading=_SAMPLED,
     )
 
 
@@ -168,8 +168,8 @@ def devices_section(seen: SessionData) -> Section | None:
         nothing_to_draw(seen) or f"Devices were not read: {missing or 'no reading was recorded'}.",
         (table,),
         panels=[] if at is None else list(_readings(seen, at)),
-        reading=f"Sampled ten times a second, in a watched loop once a second. At most {_MOST_LINES} lines are drawn. "
-        "Energy is the increase of the device's own counter." + f" Not read: {missing}." * bool(missing),
+        reading=f"{_SAMPLED} Energy is the increase of the device's own counter."
+        + f" Not read: {missing}." * bool(missing),
     )
 
 
@@ -201,7 +201,7 @@ def _both(row: dict[Any, Any], link: str) -> str | None:
 
 
 def _over_time(seen: SessionData, launch_id: int, title: str, lines: pd.DataFrame, axis: str, text: str) -> Panel:
-    """Return the figure of a launch with one line per place of `lines` (`place, t_s, value`), and its phases."""
+    """Return the figure of a launch and its phases. `lines` has `t_s`, `value`, and the device or rank as `place`."""
     launch = seen.numbers[seen.numbers["launch_id"] == launch_id].iloc[0]
     traces: list[Trace] = []
     for i, name in enumerate(lines["place"].unique()[:_MOST_LINES]):
@@ -234,7 +234,7 @@ def _over_time(seen: SessionData, launch_id: int, title: str, lines: pd.DataFram
 
 
 def _thinned(line: pd.DataFrame) -> pd.DataFrame:
-    """Return at most _MOST_POINTS points of a line: the lowest and the highest of each stretch, and the gaps."""
+    """Return the lowest and highest points of the stretches of a line, and its gaps; all points of a short line."""
     if len(line) <= _MOST_POINTS:
         return line
     line = line.reset_index(drop=True)

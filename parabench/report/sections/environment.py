@@ -23,8 +23,7 @@ from parabench.analysis.session import Session, SessionData
 from parabench.analysis.warnings.launches import AA_SPREAD, NOISY
 from parabench.machine import accelerator
 from parabench.report.cases import page_cases, page_launches
-from parabench.report.figures import Panel, band, in_rows, marks, plain
-from parabench.report.palette import strategy_style
+from parabench.report.figures import Panel, band, in_rows, marks, plain, strategy_style
 from parabench.report.spec import WORDED, Column, Section, Table, table_of
 from parabench.store.results import records
 
@@ -34,7 +33,7 @@ _FROM = "from its configuration's step time"
 
 
 def spread_section(seen: SessionData) -> Section:
-    """Return the section of the launches around the step times of their configurations."""
+    """Return the section of the launches relative to the step times of their configurations."""
     cases = seen.once(page_cases)[["case_id", "shown", "strategy", "device", "statistic", "spread"]]
     launches = seen.once(page_launches).merge(cases, on="case_id")
     own = launches[(launches["counts"] > 0) & launches["from_case"].notna()]
@@ -53,7 +52,7 @@ def spread_section(seen: SessionData) -> Section:
 
 
 def _spread(own: pd.DataFrame) -> Panel:
-    """Return the launches around the step time of their configuration, with the largest differences on top."""
+    """Return the figure of launches relative to their configurations, with the largest differences on top."""
     widest = own.drop_duplicates("case_id", keep="last").sort_values("spread", ascending=False, kind="stable")
     own = own.assign(row=own["case_id"].map({case: row for row, case in enumerate(widest["case_id"])}))
     traces = []
@@ -149,7 +148,7 @@ def _of_words(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -
 
 
 def _devices(environment: Mapping[str, Any], of: str) -> tuple[tuple[Table, ...], list[str]]:
-    """Return the tables of the devices of a machine, or of the nodes `of`, and their links, and how to read them."""
+    """Return the tables of the devices of a machine and of their links, and notes. `of` names the nodes, if any."""
     whose = f" of {of}" if of else ""
     alike, devices, unread = gpu_rows(environment)
     head, links, legend = link_rows(environment)

@@ -1,4 +1,4 @@
-"""Step times over sessions: a section of the report, and the page of `parabench history`."""
+"""Show step times over sessions, in a section of the report and on the page of `parabench history`."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ from parabench.analysis.session import Session
 from parabench.analysis.stats.change_point import FEWEST_SESSIONS
 from parabench.report.figures import (
     LEGEND_NAME,
+    SYMBOLS,
     Panel,
     Trace,
+    algorithm_style,
     cut,
     error_bars,
     lay_out,
@@ -35,7 +37,6 @@ from parabench.report.figures import (
     short,
     vertical,
 )
-from parabench.report.palette import SYMBOLS, algorithm_style
 from parabench.report.spec import FORMATS, WORDED, Column, Section, table_of
 from parabench.report.views.answer import AnswerView
 from parabench.store.results import Results
@@ -52,7 +53,7 @@ _MOST_TICKS, _LONGEST = 4, 60
 
 
 def history_section(results: Results, session: Session) -> Section | None:
-    """Return the section of the newest sessions of the suite, and `session`; None if no case was measured twice."""
+    """Return the section of the newest sessions of a suite, and `session`; None if no case has two of them."""
     trained = results.listed["id"].isin(list(results.of_kind("training"))) & (results.listed["suite"] == session.suite)
     ids = results.listed[trained].sort_values(["started_utc", "id"])["id"].tolist()
     kept = {*ids[-MOST_SESSIONS:], session.id}
@@ -66,12 +67,12 @@ def history_section(results: Results, session: Session) -> Section | None:
 
 
 def render(history: History) -> str:
-    """Return the page."""
+    """Return the HTML of the page of `parabench history`."""
     suites = ", ".join(dict.fromkeys(visit.session.suite for visit in history.visits))
     days = dict.fromkeys((history.visits[0].session.day, history.visits[-1].session.day))
     stores = format.listed(dict.fromkeys(str(visit.results.path) for visit in history.visits))
     every = table_of("Every configuration", _CASES, history.series, closed=False)
-    text = "“Sessions differ” is the standard deviation between sessions, beyond the variation of launches."
+    text = "“Between sessions” is the standard deviation between sessions, without the variation of launches."
     # The newest first.
     rows = list(zip((visit.session for visit in history.visits), history.machine, strict=True))[::-1]
     sessions = table_of("Sessions", _SESSIONS, rows, closed=len(rows) > MOST_SESSIONS)
@@ -85,7 +86,7 @@ def render(history: History) -> str:
             Section("sessions", "Sessions", "The newest first.", tables=(sessions,)),
         ],
         kicker=f"parabench · {suites} · {' to '.join(days)}",
-        trust=[f"Stores: {stores}."],
+        trust=[f"Results databases: {stores}."],
     ).html()
 
 
@@ -136,7 +137,7 @@ def _panels(history: History) -> list[Panel]:
 
 
 def _over_time(history: History, drawn: Sequence[Series], title: str) -> Panel:
-    """Return a figure of cases of one suite.
+    """Return the figure of step times of cases of one suite over sessions.
 
     Each session has a mark with an interval. Lines show the levels. A dotted line is before a session on another
     machine or with other software.
@@ -196,7 +197,7 @@ def _line(history: History, series: Series, x_of: dict[int, int], symbol: str) -
 # ---- tables
 
 _CHANGES = (
-    Column("Case", "label"),
+    Column("Configuration", "label"),
     Column("Session", lambda row: row["session"].name),
     Column("Changes at that time", lambda row: format.listed(map(arrow, row["changed"]), MOST_CHANGES) or NOTHING),
     Column("Since", lambda row: row["session"].day, WORDED),
@@ -205,16 +206,16 @@ _CHANGES = (
     Column("ms", lambda row: f"{_ms(row['before_s'])} → {_ms(row['after_s'])}", WORDED),
 )
 _CASES = (
-    Column("Case", "label"),
+    Column("Configuration", "label"),
     Column("State", lambda series: "; ".join(filter(None, (series["state"], series["note"])))),
     Column("Newest, ms", lambda series: next(iter(_measured(series)["step_time_s"][::-1]), None), "ms"),
     Column("Whole time", lambda series: series["whole"] if series["shifts"] else None, "signed"),
-    Column("Sessions differ", "session_sd", "percent"),
+    Column("Between sessions", "session_sd", "percent"),
 )
 _SESSIONS = (
     Column("Session", lambda row: row[0].name + " (variant a: not followed)" * (not row[0].judged)),
     Column("Suite", lambda row: row[0].suite),
-    Column("Changed since the one before", lambda row: format.listed(map(arrow, row[1])) or None),
-    Column("Began", lambda row: format.when(row[0].started_utc), WORDED),
+    Column("Changed since the session before", lambda row: format.listed(map(arrow, row[1])) or None),
+    Column("Started", lambda row: format.when(row[0].started_utc), WORDED),
     Column("Commit", lambda row: format.or_unknown(row[0].commit), WORDED),
 )

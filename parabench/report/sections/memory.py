@@ -1,4 +1,4 @@
-"""Sections of a rank's memory: its peaks, and its model states, measured and by formula."""
+"""Sections of the memory of a rank: its peaks, and its model states as measured and by formula."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def state_section(seen: SessionData) -> Section:
 
 
 def _together(cases: pd.DataFrame) -> pd.DataFrame:
-    """Return one row for all configurations of a strategy that hold the same, with all their ids; the least first."""
+    """Return a row for each group of configurations of a strategy with the same model states, the smallest first."""
     key = ["strategy", "world_size", *_STATE]
     groups = cases.groupby(key, sort=False)
     rows = cases.drop_duplicates(key).assign(

@@ -14,8 +14,7 @@ from parabench.analysis.prediction.question import grown
 from parabench.analysis.session import SessionData
 from parabench.errors import UsageError
 from parabench.plan.case import Case, ranks_in_words
-from parabench.report.figures import FROM_ZERO, Panel, error_bars, lay_out, marks, plain
-from parabench.report.palette import strategy_style
+from parabench.report.figures import FROM_ZERO, Panel, error_bars, lay_out, marks, plain, strategy_style
 from parabench.report.spec import WORDED, Column, Section, table_of
 
 # Multiples of the measured ranks that are predicted.
@@ -24,7 +23,7 @@ TIMES = (1, 2, 4, 8)
 _READING = (
     "A step is the computation of a rank and exposed collectives. The computation is from compute-only launches, "
     "corrected by measured training runs. Collectives are from the latency and bandwidth of measured links. Each "
-    "strategy has the algorithm and bucket cap of its fastest training run. Use parabench predict for other ones."
+    "strategy has the algorithm and bucket cap of its fastest training run. Use `parabench predict` for other ones."
 )
 _NOTE = "A step consists of a rank's computation, its wait for the slowest rank, and exposed communication."
 _TABLE = (
@@ -76,7 +75,7 @@ def prediction_section(seen: SessionData) -> Section | None:
 
 
 def _fastest(seen: SessionData) -> dict[str, Case]:
-    """Return the fastest training run of the most ranks of each strategy, by the name of its curve."""
+    """Return {name of a curve: the strategy's fastest configuration with the most ranks}."""
     several = len({case.model for case in seen.planned.values()}) > 1
     found: dict[str, Case] = {}
     steps = [(case, seen.step_times[key]) for key, case in seen.planned.items() if key in seen.step_times]
@@ -96,7 +95,7 @@ def _lead(seen: SessionData, rows: Sequence[Prediction], most: int) -> str:
     else:
         sizes = ",".join(str(times * most) for times in TIMES[1:])
         found.append(
-            f"For more ranks: parabench predict {seen.results.path.name} --world-size {sizes} --link node=25GB/s,20us"
+            f"For more ranks: `parabench predict {seen.results.path.name} --world-size {sizes} --link node=25GB/s,20us`"
         )
     return " ".join(found)
 

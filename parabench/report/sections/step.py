@@ -14,14 +14,25 @@ from parabench.analysis.step.breakdown import bubbles, case_breakdown
 from parabench.analysis.step.nccl import choices, inspected, wiring
 from parabench.analysis.step.stragglers import NEARLY_ALL, straggler_table
 from parabench.report.cases import page_cases
-from parabench.report.figures import FROM_ZERO, PARTS_LEGEND, Panel, by_work, case_bars, in_rows, listed, titled
-from parabench.report.palette import OVERLAP_HATCH, PART, SHARE
+from parabench.report.figures import (
+    FROM_ZERO,
+    OVERLAP_HATCH,
+    PART,
+    PARTS_LEGEND,
+    SHARE,
+    Panel,
+    by_work,
+    case_bars,
+    in_rows,
+    listed,
+    titled,
+)
 from parabench.report.spec import FORMATS, MARKED, WORDED, Column, Section, nothing_to_draw, table_of
 from parabench.strategies import Layout, entry_of
 
 
 def why_nothing(seen: SessionData) -> str:
-    """Return why no step of several ranks was taken apart; empty if one was."""
+    """Return the reason why no step breakdown of several ranks is known; empty if one is."""
     if len(seen.rows("span")):
         alone = "One rank does not communicate. Measure more ranks to see the cost of communication."
         return "" if (seen.counted["world_size"] > 1).any() else alone
@@ -36,7 +47,7 @@ def why_nothing(seen: SessionData) -> str:
 
 
 def parts_section(seen: SessionData) -> Section:
-    """Return the section of the parts of the measured steps, one after the other."""
+    """Return the section of the parts of the measured steps."""
     cases = seen.once(page_cases).dropna(subset="step_time_s").dropna(subset=[*PART], how="all")
     values = "Medians over the steps of the slowest rank, then over launches. The ranking may use another statistic."
     if set(cases["statistic"]) == {MEAN}:
@@ -72,7 +83,7 @@ def _shares(name: str, seconds: pd.Series, whole: pd.Series) -> list[str]:
 
 
 def shares_section(seen: SessionData) -> Section:
-    """Return the section of compute, exposed and overlapped communication, or of why no step was taken apart."""
+    """Return the section of compute, exposed and overlapped communication, or of the reason why they are unknown."""
     title = "Compute, exposed and overlapped communication"
     if nothing := why_nothing(seen):
         return Section("anatomy", title, empty=nothing)
@@ -98,7 +109,7 @@ def shares_section(seen: SessionData) -> Section:
         "anatomy",
         title,
         "Exposed communication blocks training; its share of the step is at the end of each bar. Overlapped "
-        "communication runs during compute, so it is drawn apart and not added.",
+        "communication runs during compute, so it has a separate bar and is not added.",
         "No step was taken apart.",
         (table,),
         lead=_exposed(cases[(cases["world_size"] > 1) & cases["exposed_share"].notna()]),
@@ -110,7 +121,7 @@ def shares_section(seen: SessionData) -> Section:
 
 
 def _exposed(known: pd.DataFrame) -> str:
-    """Return the exposed and overlapped shares of the fastest case."""
+    """Return the sentence about the exposed and overlapped shares of the fastest case."""
     if known.empty:
         return ""
     first = known.iloc[0]
@@ -131,8 +142,10 @@ _MARGIN = {"l": 8, "r": 60, "t": 8, "b": 8}
 
 
 def _step_shares(own: pd.DataFrame) -> Panel:
-    """Return the parts of an instrumented step. Overlapped communication is inside compute, so its bar ends where
-    exposed communication starts."""
+    """Return the figure of the parts of instrumented steps.
+
+    Overlapped communication is inside compute, so its bar ends where exposed communication starts.
+    """
     steps = own[[*SHARE]].astype(float)
     ends = steps.fillna(0).cumsum(axis="columns")
     whole, overlapped = own["instrumented_s"].astype(float), own["overlapped_s"].astype(float)
@@ -168,7 +181,7 @@ def _step_shares(own: pd.DataFrame) -> Panel:
 _STRAGGLERS = (
     Column("Configuration", "label"),
     Column("Rank", lambda row: row["who"].removeprefix("rank ") + ", by the schedule" * row["by_schedule"], WORDED),
-    Column("Last in, of steps", "share", "percent"),
+    Column("Last, of all steps", "share", "percent"),
     Column("Blocked per step, ms", "waited_s", "ms"),
     Column("Blocked, of the step", "waited_share", "percent"),
     Column("Launches that agree", lambda row: f"{row['agreeing']}/{row['launches']}", WORDED),
@@ -186,7 +199,7 @@ def straggler_section(seen: SessionData) -> Section | None:
         "stragglers",
         "Stragglers",
         "A straggler enters the collectives last and blocks the other ranks until then.",
-        "No rank was blocked by one that came later.",
+        "No rank waited for a later rank.",
         (table_of("Straggler of each configuration", _STRAGGLERS, rows),),
         lead=_straggler(rows[rows["always_last"].astype(bool)]) if len(rows) else "",
         reading="A collective starts to move data when its last rank has entered it. Blocked is the longest wait of a "
@@ -260,7 +273,7 @@ _INSPECTED = (
 
 
 def nccl_section(seen: SessionData) -> Section | None:
-    """Return the section; None if neither NCCL's debug log nor its Inspector was recorded."""
+    """Return the section of NCCL's choices and timings; None without its debug log and its Inspector."""
     chosen, timed, wired = choices(seen), inspected(seen), wiring(seen)
     if chosen.empty and timed.empty and not wired:
         return None

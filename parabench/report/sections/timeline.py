@@ -1,5 +1,4 @@
-"""The section of one step of each strategy or algorithm, and timelines: the parts of each rank's step, and below them
-its collectives."""
+"""Draw timelines of one step: the parts of the step on each rank, and below them its collectives."""
 
 from __future__ import annotations
 
@@ -13,8 +12,7 @@ from parabench.analysis.session import SessionData
 from parabench.analysis.step.calls import group_calls
 from parabench.analysis.step.timeline import MOST_TIMELINES, Timeline, lanes, timelines
 from parabench.metrics import STEP_PARTS
-from parabench.report.figures import Panel, Trace, bars, lay_out, marks, name_case, plain, short
-from parabench.report.palette import PART, color_of
+from parabench.report.figures import PART, Panel, Trace, bars, color_of, lay_out, marks, name_case, plain, short
 from parabench.report.sections.step import why_nothing
 from parabench.report.spec import Column, Section, table_of
 from parabench.store.record import MIB, WAIT
@@ -75,8 +73,8 @@ def timeline_section(seen: SessionData) -> Section | None:
     return Section(
         "timeline",
         "Timeline of one step",
-        f"The median instrumented step of the fastest configuration of each {each}, up to {MOST_TIMELINES}. Each rank "
-        "shows the parts of its step (hatched: blocked on communication), and below them its collectives.",
+        f"The median instrumented step of the fastest configuration of each {each} (at most {MOST_TIMELINES}). Each "
+        "rank shows the parts of its step (hatched: blocked on communication), and below them its collectives.",
         "No communication was recorded of any configuration with several ranks.",
         tuple(
             table_of(
@@ -91,14 +89,14 @@ def timeline_section(seen: SessionData) -> Section | None:
         ],
         reading="A collective includes the time that it waits for later ranks. A triangle marks a bucket's last "
         f"gradient. All ranks share one clock{f'; {clocks}' if clocks else ''}. At most {MOST_RANKS} ranks are drawn. "
-        "parabench export --trace writes a step of any configuration for Perfetto.",
+        "`parabench export --trace` writes a step of any configuration for Perfetto.",
     )
 
 
 def timeline_panel(
     timeline: Timeline, label: str, hatched: str = "blocked", names: Mapping[str, str] | None = None
 ) -> Panel:
-    """Return a figure with two rows or more per rank: the parts of its step, and its calls below them.
+    """Return a figure with the parts of each rank's step, and its calls in one or more rows below them.
 
     `hatched` is the legend of the time that training was blocked, and `names` replace the names of parts in the legend.
     """
@@ -135,7 +133,7 @@ def timeline_panel(
 
 
 def _in_rows(calls: list[Row]) -> list[Row]:
-    """Return the calls by rank and start, with `begin_s`, `end_s` and the `row` below the parts of their rank."""
+    """Return the calls by rank and start, with `begin_s`, `end_s` and `row`, their row below the parts, from 0."""
     for call in calls:
         call["begin_s"] = call["start_s"] if format.known(call["start_s"]) else call["made_s"]
         call["end_s"] = call["begin_s"] + (call["duration_s"] if format.known(call["duration_s"]) else 0.0)
@@ -165,7 +163,7 @@ def _parts(spans: list[Row], top: Mapping[int, float], hatched: str, names: Mapp
 
 
 def _of_calls(calls: list[Row], top: Mapping[int, float], thick: float) -> Iterator[Trace]:
-    """Yield the bars of each operation, the marks of calls without a known end, and of buckets' last gradients."""
+    """Yield the bars of each operation, marks of calls with an unknown end, and marks of buckets that are ready."""
     for op in dict.fromkeys(call["op"] for call in calls):
         if own := [call for call in calls if call["op"] == op and format.known(call["duration_s"])]:
             heights, begins_s, lengths_s = ([call[name] for call in own] for name in ("y", "begin_s", "duration_s"))

@@ -1,4 +1,4 @@
-"""An answer with sections that show its tables and figures, as lines for the terminal, Markdown, and an HTML page.
+"""Show an answer with its tables and figures on the terminal, in Markdown, and as an HTML page.
 
 Labels, errors and settings come from a database, so all text is escaped.
 """
@@ -32,13 +32,13 @@ _CODE = re.compile("(`[a-z0-9 .=-]+`)")
 
 @dataclass(frozen=True)
 class AnswerView:
-    """An answer and what to show with it.
+    """An answer with the sections that show its tables and figures.
 
     Args:
         question: The heading of the page.
         heading: The title of the page, and the heading of the Markdown text.
         sections: The page has those with content.
-        argv: The command that repeats it.
+        argv: The command that computes the answer.
         kicker: The line above the question: the command or suite, the session and its time.
         headlines: The number of sentences in large letters. The default is all.
         tone: The color of the answer: "good", "bad", "open" or none.
@@ -84,7 +84,7 @@ class AnswerView:
         return "".join([*parts, f"To see it again:\n\n{fence}\n{command}\n{fence}\n\n"])
 
     def html(self) -> str:
-        """Return the page as text."""
+        """Return the HTML of the page."""
         shown = [each for each in self.sections if each.panels or each.tables or each.pairs or each.empty]
         return fill(
             "page.html",
@@ -111,7 +111,7 @@ def _escaped(value: str, most: int = _CELL) -> str:
 
 
 def _table(of: Table) -> str:
-    """Return a table with its first rows. A closed table is folded below its title."""
+    """Return the Markdown of a table's first rows. A closed table is folded below its title."""
     marks = ["---" if at < of.texts else "---:" for at in range(len(of.head))]
     lines = [f"| {' | '.join(map(_escaped, row))} |\n" for row in (of.head, *of.rows[:_MOST_ROWS])]
     lines.insert(1, f"| {' | '.join(marks)} |\n")

@@ -1,5 +1,4 @@
-"""The page of a session of collectives: the fastest algorithm by size, bus bandwidths and fitted latencies. For logs of
-nccl-tests, it also has their bandwidths next to each other, and how each log was made."""
+"""Make the page of a session of collectives, or of imported logs of nccl-tests."""
 
 from __future__ import annotations
 
@@ -21,9 +20,8 @@ from parabench.analysis.warnings.launches import check_collectives
 from parabench.plan.case import UNKNOWN
 from parabench.plan.collective_case import size_text
 from parabench.plan.collective_protocol import in_words
-from parabench.report.figures import Panel, error_bars, marks, plain
+from parabench.report.figures import Panel, algorithm_style, error_bars, marks, native_first, plain
 from parabench.report.page import kicker, skipped_cases
-from parabench.report.palette import algorithm_style, native_first
 from parabench.report.sections.calls import over_sizes
 from parabench.report.sections.environment import links_section, machine_section
 from parabench.report.spec import DASH, WORDED, Column, Section, Table, repetition_name, table_of
@@ -37,7 +35,7 @@ _APART = ["dtype", "redop", "device", "backend", "threads"]
 
 
 def render(seen: SessionData) -> str:
-    """Return the page as text."""
+    """Return the HTML of the page."""
     session, launches = seen.session, seen.numbers.drop_duplicates("launch_id")
     logs = [row | log for row in records(launches) if (log := json_text.parsed(row["facts"]).get("log"))]
     failed = table_of("Failed launches", _FAILED, launches[launches["status"] != Status.OK], closed=False)
@@ -71,7 +69,7 @@ def render(seen: SessionData) -> str:
 
 
 def full_answer(seen: SessionData) -> Answer:
-    """Return the answer with all warnings."""
+    """Return the answer of `parabench collectives` with the warnings of the whole session."""
     computed = [*check_collectives(seen), *check_links(link_table(seen.results, seen.session))]
     return answer(seen, all_findings(seen.results, seen.session, computed))
 
@@ -146,7 +144,7 @@ def _bus_panel(title: str, sizes: pd.DataFrame) -> Panel:
 
 
 def _interval(name: str, factor: float = 1.0) -> Column:
-    """Return the column of the ends of a 95% interval."""
+    """Return the column of the 95% interval of the quantity `name`."""
 
     def text(row: Any) -> str:
         low, high = row[f"{name}_low"] * factor, row[f"{name}_high"] * factor
@@ -197,7 +195,7 @@ _SIZES = (
 
 
 def _sizes_section(seen: SessionData) -> Section:
-    """Return the section with a table for each question."""
+    """Return the section with a table of all sizes for each question."""
     table, timing = seen.once(_sizes), in_words(seen.session.timing)
     columns = [each for each in _SIZES if each.title[0] != "p" or table["p50_s"].notna().any()]
     statistics = " or ".join(sorted(set(table["statistic"])))

@@ -1,4 +1,4 @@
-"""The views of comparisons: a gate, sessions or machines, and recordings of other tools."""
+"""Make the pages of comparisons: a gate, sessions or machines, and traces of other tools."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from parabench.analysis.environment.diff import hardware_name
 from parabench.analysis.ranking.best import answered
 from parabench.analysis.session import SessionData
 from parabench.files import write_whole
-from parabench.report.figures import GREY, Panel, band, cut, error_bars, in_rows, marks, plain, vertical
-from parabench.report.palette import side_style
+from parabench.report.figures import GREY, Panel, band, cut, error_bars, in_rows, marks, plain, side_style, vertical
 from parabench.report.spec import FORMATS, WORDED, Column, Section, Table, table_of
 from parabench.report.views.answer import AnswerView
 from parabench.store.results import records
@@ -144,7 +143,7 @@ def sessions_view(sides: Sequence[SessionData], answers: Sequence[Answer], argv:
 
 
 def _cases_table(sides: Sequence[SessionData], answers: Sequence[Answer]) -> Table:
-    """Return the table of all configurations: step times, ratios to the first session, and peak memory."""
+    """Return the table of step times, ratios to the first session, and peak memory of all configurations."""
     numbers = [{row["case_id"]: row for row in records(side.cases)} for side in sides]
     quantities = {STEP: "times", "per_joule": "per joule", "per_gb": "per GB"}
     rows: dict[str, dict[str, str]] = {}
@@ -221,7 +220,7 @@ def recordings_view(of: Answer, argv: Sequence[str]) -> AnswerView:
     compared = Section(
         "compared",
         "Base and candidate",
-        "Medians over the steps, and their least and most. Collectives and kernels are means over ranks: one call, and "
+        "Medians over the steps, and their ranges. Collectives and kernels are means over ranks: one call, and "
         "all its runs in a step. A kernel is listed if it is among the longest of its rank.",
         "Nothing can be compared.",
         (table,),
@@ -230,7 +229,7 @@ def recordings_view(of: Answer, argv: Sequence[str]) -> AnswerView:
 
 
 def _ranges(row: Mapping[str, Any]) -> str:
-    """Return how the steps of both sides lie, or which side lacks the quantity."""
+    """Return whether the steps of the variants overlap, or the variant that lacks the quantity."""
     if format.known(row["ratio"]):
         return {True: "apart", False: "overlap", None: "one step"}[row["apart"]]
     lacks = [side for side in recordings.SIDES if not format.known(row[f"{side}_median_s"])]
@@ -253,7 +252,7 @@ _RECORDED = (
 
 
 def ratios(first: str, sides: Sequence[tuple[str, pd.DataFrame]], tolerance: float | None = None) -> list[Panel]:
-    """Return the step time of each configuration relative to the session `first`; empty without ratios.
+    """Return the figure of step times relative to the session `first`, or an empty list without ratios.
 
     Args:
         first: Its name.
@@ -315,7 +314,7 @@ def _hover(name: str, row: dict[Any, Any]) -> str:
 
 
 def _differences(answers: Sequence[Answer], names: Sequence[str]) -> Section:
-    """Return the facts that differ from the first session. Facts that can explain another step time come first."""
+    """Return the section of environment facts that differ. Facts that can change step times come first."""
     rows: dict[str, dict[Any, Any]] = {}
     for at, answer in enumerate(answers, 1):
         for each in records(answer.tables["differences"]):
@@ -331,7 +330,7 @@ def _differences(answers: Sequence[Answer], names: Sequence[str]) -> Section:
 
 
 def _sources(answers: Sequence[Answer]) -> Section:
-    """Return the sessions that the numbers are from."""
+    """Return the section of the compared sessions."""
     sides = pd.concat([answer.tables["sides"] for answer in answers]).drop_duplicates("at")
     columns = (
         Column("Variant", "side"),

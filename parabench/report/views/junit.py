@@ -1,4 +1,4 @@
-"""A gate as JUnit XML, so that Jenkins, GitLab and others show each case as a test.
+"""Write a gate as JUnit XML, so that Jenkins, GitLab and others show each case as a test.
 
 The elements and attributes follow junit-10.xsd of the xUnit plugin. Jenkins reads all of it, GitLab a part. A test's
 time is the candidate's step time, so a viewer's history of durations shows step times. If the step time is unknown, the
@@ -19,7 +19,7 @@ from parabench.analysis.compare import gate
 from parabench.analysis.compare.comparison import REGRESSIONS, Outcome
 from parabench.store.results import records
 
-# Nothing was judged of these, so they neither passed nor failed.
+# Cases with these outcomes have no verdict, so their tests neither pass nor fail.
 _SKIPPED = (Outcome.NOT_JUDGED, Outcome.NOT_OK, Outcome.ONLY_BASE, Outcome.ONLY_CANDIDATE)
 # Characters that XML 1.0 does not allow (https://www.w3.org/TR/xml/#charsets), and characters that control a terminal:
 # other controls, and Unicode's marks of direction.
@@ -69,7 +69,7 @@ def render(of: Answer) -> str:
 
 
 def _add(parent: ElementTree.Element | None, tag: str, *lines: str, **attributes: object) -> ElementTree.Element:
-    """Add an element. Characters that XML does not allow, or that control a terminal, are replaced by a mark."""
+    """Add an element. Characters that XML does not allow, or that control a terminal, are replaced."""
     values = {name: _FORBIDDEN.sub("\ufffd", str(value)) for name, value in attributes.items()}
     element = ElementTree.Element(tag, values) if parent is None else ElementTree.SubElement(parent, tag, values)
     if lines:

@@ -1,4 +1,4 @@
-"""The page of a training run that other tools recorded."""
+"""Make the page of a training run that other tools recorded."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _WORTH = 0.01
 
 
 def render(seen: SessionData) -> str:
-    """Return the page as text."""
+    """Return the HTML of the page."""
     name = next(iter(seen.labels.values()), seen.session.suite)
     made = [section for make in SECTIONS.values() if (section := make(seen)) is not None]
     return AnswerView(
@@ -80,7 +80,7 @@ def _exposed(seen: SessionData, ranks: pd.DataFrame) -> str:
 
 
 def _latest(seen: SessionData, ranks: int) -> Iterator[str]:
-    """Yield which rank the others wait for, or that it is unknown."""
+    """Yield a sentence about the rank that the others wait for, or that it is unknown."""
     table = recorded.late_table(seen)
     if table.empty:
         if ranks > 1:
@@ -103,7 +103,7 @@ def _latest(seen: SessionData, ranks: int) -> Iterator[str]:
 
 
 def _waiting(seen: SessionData) -> Iterator[str]:
-    """Yield what flight recorders show of ranks that wait for each other, the first cause first."""
+    """Yield sentences about ranks that wait for each other by their flight recorders, the root cause first."""
     told, stored = recorded.facts_of(seen), seen.results.finding
     waits = told.get("waits") or []
     wrong = stored[stored["code"].isin(("recording_hang", "recording_mismatch"))]["message"]
@@ -169,9 +169,9 @@ _LATE = (
     Column("Collective", lambda row: f"{row['op']}, ranks {row['ranks']}"),
     Column("Bytes", "bytes", "count"),
     Column("Rank", "rank", WORDED),
-    Column("Came last", lambda row: f"{row['last']:,} of {row['calls']:,}", WORDED),
+    Column("Last in", lambda row: f"{row['last']:,} of {row['calls']:,}", WORDED),
     Column("Late, ms", "late_s", "ms"),
-    Column("In all, ms", "total_s", "ms"),
+    Column("Total, ms", "total_s", "ms"),
 )
 
 

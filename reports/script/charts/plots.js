@@ -37,9 +37,9 @@ export const drawOne = async (plot, { traces, layout, height, note }) => {
   }
 };
 
-// Hide figures and table rows without selected cases. A section without anything left gets a note. If there are many
+// Hide figures and table rows without selected cases. An empty section gets a note. If there are many
 // figures, only the first ones are shown, with a button for more.
-const NONE_HERE = "No case that is drawn or listed here is among the selected.";
+const NONE_HERE = "Nothing here is about a selected configuration.";
 const isShown = ({ dataset }) => (dataset.case ? isSelected(dataset.case) : isDrawn(figures[dataset.figure]));
 const limit = (panels) => {
   panels.querySelector(":scope > .more")?.remove();

@@ -6,7 +6,6 @@ export const cases = data.cases || { n: 0 };
 // In the order of the run. `case` is null if the case is not in the tables, as for a reference launch.
 export const launches = data.launches || { n: 0 };
 export const figures = embedded("figures") || {};
-export const hasDetails = Boolean(data.details);
 
 // {id of a case: its row}.
 export const rowOf = new Map();

@@ -76,7 +76,7 @@ const buildFilters = (bar) => {
 const sayOfAll = () => {
   for (const place of document.querySelectorAll("[data-of-all]")) {
     place.hidden = selected().length === cases.n;
-    place.textContent = place.hidden ? "" : `Of all ${count(cases.n, "configuration")}, selected or not: `;
+    place.textContent = place.hidden ? "" : `For all ${count(cases.n, "configuration")}, regardless of filters: `;
   }
 };
 

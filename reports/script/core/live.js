@@ -11,19 +11,19 @@ const atRest = (openAtFirst) => scrollY < 8
 
 const follow = (served) => {
   const openAtFirst = new Set(document.querySelectorAll("details[open]"));
-  const [done, said, error, show] = [
+  const [done, progressText, error, show] = [
     element("progress", { "aria-label": "Launches done", max: 1, value: 0 }), element("b", {}),
     element("span", { class: "error" }),
     element("button", { type: "button", hidden: true, onclick: () => location.reload() }, "Show the newer page"),
   ];
   const news = element("output", {}, show);
-  document.body.append(element("aside", { class: "live", "aria-label": "The run" }, done, element("p", {}, said, " ", error), news));
+  document.body.append(element("aside", { class: "live", "aria-label": "The run" }, done, element("p", {}, progressText, " ", error), news));
 
   const tell = (now) => {
     done.hidden = !now.planned;
     done.max = now.planned || 1;
     done.value = now.done;
-    said.textContent = now.said;
+    progressText.textContent = now.text;
     error.textContent = now.error;
     const newer = now.page !== "" && now.page !== served.content;
     if (newer && atRest(openAtFirst)) { location.reload(); return false; }
@@ -43,7 +43,7 @@ const follow = (served) => {
       wait = now.again_s;
       if (!tell(now)) return;
     } catch {
-      said.textContent = "parabench serve does not answer; the page stays as it is.";
+      progressText.textContent = "parabench serve does not respond, so this page is not updated.";
       error.textContent = "";
     }
     again = setTimeout(ask, wait * 1000);

@@ -1,6 +1,6 @@
 // The state that the reader selects: tab, filters, open case, orders of tables. The address after # contains all of it,
 // so that a link shows the same view.
-import { cases, data, hasDetails, rowOf } from "./data.js";
+import { cases, data, rowOf } from "./data.js";
 
 export const filterable = data.filters || [];
 const filterNames = new Set(filterable.map(([name]) => name));
@@ -21,12 +21,12 @@ export const ordered = (values) => [...values].sort((a, b) => {
 });
 
 const readAddress = () => {
-  const said = new URLSearchParams(location.hash.slice(1));
-  state.tab = said.get("tab") || "";
-  state.case = said.get("case") || "";
+  const parameters = new URLSearchParams(location.hash.slice(1));
+  state.tab = parameters.get("tab") || "";
+  state.case = parameters.get("case") || "";
   state.filters = new Map();
   state.order = new Map();
-  for (const [name, value] of said) {
+  for (const [name, value] of parameters) {
     if (filterNames.has(name)) {
       if (!state.filters.has(name)) state.filters.set(name, new Set());
       state.filters.get(name).add(value);
@@ -34,12 +34,12 @@ const readAddress = () => {
   }
 };
 const address = () => {
-  const said = new URLSearchParams();
-  if (state.tab) said.set("tab", state.tab);
-  for (const [name, values] of state.filters) for (const value of ordered(values)) said.append(name, value);
-  for (const [table, order] of state.order) said.set(`sort.${table}`, order);
-  if (state.case) said.set("case", state.case);
-  return `#${said}`;
+  const parameters = new URLSearchParams();
+  if (state.tab) parameters.set("tab", state.tab);
+  for (const [name, values] of state.filters) for (const value of ordered(values)) parameters.append(name, value);
+  for (const [table, order] of state.order) parameters.set(`sort.${table}`, order);
+  if (state.case) parameters.set("case", state.case);
+  return `#${parameters}`;
 };
 
 let chosen = null;  // the selected rows, fastest first, computed once per change
@@ -79,8 +79,8 @@ export const closeCase = () => {
   history.replaceState(null, "", address());
 };
 const withoutCase = () => address().replace(/[#&]case=[^&]*/, "");
-// Open the details of a case. An unknown id, for example from an old address, is ignored, as on pages without details.
-export const openCase = (id) => { if (hasDetails && rowOf.has(id) && state.case !== id) change("case", (now) => { now.case = id; }); };
+// Open the details of a case. An unknown id, for example from an old address, is ignored.
+export const openCase = (id) => { if (rowOf.has(id) && state.case !== id) change("case", (now) => { now.case = id; }); };
 
 export const startState = () => {
   readAddress();

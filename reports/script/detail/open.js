@@ -1,6 +1,6 @@
 // The dialog with the details of a case. A click on the case opens it, or an address that names the case.
 import { drawOne } from "../charts/plots.js";
-import { figures, hasDetails, rowOf } from "../core/data.js";
+import { cases, figures, rowOf } from "../core/data.js";
 import { element } from "../core/element.js";
 import { closeCase, onChange, state } from "../core/state.js";
 
@@ -66,7 +66,7 @@ const fill = async (dialog, id, made) => {
 };
 
 export const startDetails = () => {
-  if (!hasDetails) return;
+  if (!cases.n) return;
   const dialog = element("dialog", { class: "detail", "aria-labelledby": "detail-title" });
   const show = () => {
     const made = rowOf.has(state.case) && document.querySelector(`[data-details="${CSS.escape(state.case)}"]`);

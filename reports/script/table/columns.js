@@ -1,6 +1,6 @@
 // The tables of the page. Python declares their columns and cells (Column in parabench/report/spec.py). A cell is text, or
 // {text, sub: a second line, bad: whether it is highlighted}.
-import { cases, data, hasDetails, launches } from "../core/data.js";
+import { cases, data, launches } from "../core/data.js";
 import { element } from "../core/element.js";
 import { openCase, selected, selectedSet, state } from "../core/state.js";
 
@@ -12,7 +12,7 @@ const errorLine = (text) => {
 // The name of a case, a button that opens its details, and its rank. Some launches do not belong to a case of the tables.
 const nameOf = (of, i) => {
   const row = of === launches ? launches.case[i] : i;
-  if (row === null || !hasDetails) return [element("span", { class: "name" }, of.label[i])];
+  if (row === null) return [element("span", { class: "name" }, of.label[i])];
   const name = element("button", { type: "button", class: "name", onclick: () => openCase(cases.case_id[row]) }, of.label[i]);
   const tags = of === cases ? [[cases.ranking?.[row], "tag"], [cases.mark?.[row], "tag plain"]] : [];
   return [name, ...tags.filter(([text]) => text).flatMap(([text, kind]) => [" ", element("span", { class: kind }, text)])];

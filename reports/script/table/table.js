@@ -45,9 +45,9 @@ export const sortedBy = (rows, column, down) => {
 
 const tables = {};
 const orderOf = (name) => {
-  const said = state.order.get(name) ?? tables[name].initial;
-  const column = tables[name].columns.find((each) => each.name === said.replace(/^-/, ""));
-  return column ? [column, said.startsWith("-")] : [null, false];  // an address can contain any text
+  const order = state.order.get(name) ?? tables[name].initial;
+  const column = tables[name].columns.find((each) => each.name === order.replace(/^-/, ""));
+  return column ? [column, order.startsWith("-")] : [null, false];  // an address can contain any text
 };
 export const rowsInOrder = (name) => {
   const [column, down] = orderOf(name);
@@ -119,7 +119,7 @@ const buildTable = (container) => {
       "div", { class: "scroll tall", role: "region", "aria-label": container.dataset.title, tabindex: "0" },
       element("table", {}, element("thead", {}, element("tr", {}, ...columns.map(head))), element("tbody")),
     ),
-    element("p", { class: "empty" }, "No case is selected. “Show all” takes the filters away."),
+    element("p", { class: "empty" }, "No configuration matches the filters. “Show all” clears them."),
   );
 };
 

@@ -16,12 +16,12 @@ import fake_results as fake
 from command_line import parabench
 from consumer_schemas import BENCHER, GITHUB, PYTORCH
 from parabench.analysis.session import SessionData, session_data
-from parabench.exporters import EXPORTERS, text
-from parabench.exporters.results import metrics_of
+from parabench.exporters import EXPORTERS, formats
+from parabench.exporters.formats import metrics_of
 from parabench.store.record import MIB, Status
 
 JSON = {"bencher": BENCHER, "github": GITHUB, "pytorch": PYTORCH}
-RENDERS: dict[str, Callable[[SessionData], str]] = {name: getattr(text, name) for name in JSON}
+RENDERS: dict[str, Callable[[SessionData], str]] = {name: getattr(formats, name) for name in JSON}
 
 
 def training(path: Path, **more: Any) -> SessionData:
@@ -67,7 +67,7 @@ def test_each_format_is_what_its_tool_documents(tmp_path: Path, name: str, of: C
 
 
 def test_bencher_has_nanoseconds_with_bounds_and_the_rest(seen: SessionData) -> None:
-    found = json.loads(text.bencher(seen))
+    found = json.loads(formats.bencher(seen))
     assert list(found) == ["ddp native, 2 ranks", "ddp native 1 MiB, 2 ranks"]  # without failed configurations
     latency = found["ddp native, 2 ranks"]["latency"]
     assert latency["value"] == pytest.approx(41e6, rel=0.01)
@@ -79,7 +79,7 @@ def test_bencher_has_nanoseconds_with_bounds_and_the_rest(seen: SessionData) -> 
 
 
 def test_github_has_metrics_that_are_better_when_smaller(seen: SessionData) -> None:
-    found = json.loads(text.github(seen))
+    found = json.loads(formats.github(seen))
     names = [each["name"] for each in found]
     assert len(set(names)) == len(names)
     first = found[0]
@@ -90,7 +90,7 @@ def test_github_has_metrics_that_are_better_when_smaller(seen: SessionData) -> N
 
 
 def test_pytorch_has_a_record_of_each_metric_with_every_launch(seen: SessionData) -> None:
-    found = json.loads(text.pytorch(seen))
+    found = json.loads(formats.pytorch(seen))
     (step,) = [
         each
         for each in found
@@ -131,7 +131,7 @@ class TestCommand:
         assert (tmp_path / "new" / "file.json").read_text() == usual
 
     @pytest.mark.parametrize(
-        ("words", "said"),
+        ("words", "message"),
         [
             ((), "no format is given; give one of --trace CASE, --bencher, "),
             (("--bencher", "--github"), "--bencher and --github are several formats; give one of"),
@@ -143,11 +143,11 @@ class TestCommand:
         ],
     )
     def test_export_error_is_one_line_and_writes_nothing(
-        self, tmp_path: Path, words: tuple[str, ...], said: str
+        self, tmp_path: Path, words: tuple[str, ...], message: str
     ) -> None:
         done = parabench("export", *words)
         assert (done.exit_code, done.stderr.count("\n")) == (2, 1), done.output
-        assert said in done.stderr
+        assert message in done.stderr
         assert [each.name for each in tmp_path.iterdir()] == ["parabench-results"]
 
     def test_missing_package_or_number_is_named(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +171,7 @@ class TestCommand:
         done = parabench("export", "--format", "my_formats:tables", "-o", "folder")
         assert (done.exit_code, done.output) == (0, "folder/a.bin\nfolder/b.bin\n")
         assert (tmp_path / "folder" / "b.bin").read_bytes() == b"2"
-        for words, said in (
+        for words, message in (
             (("my_formats:names",), "--format my_formats:names has no usual file; give one with -o"),
             (("my_formats:tables", "-o", "-"), "- is not a folder, and a.bin, b.bin go into one; give another place"),
             (("my_formats:tables", "-o", "my_formats.py"), "is not a folder, and a.bin, b.bin go into one"),
@@ -180,4 +180,4 @@ class TestCommand:
         ):
             done = parabench("export", "--format", *words)
             assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
-            assert said in done.stderr
+            assert message in done.stderr

@@ -34,16 +34,14 @@ def slowness(case):
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    """Two sessions of the same cases."""
     path = tmp_path_factory.mktemp("lists") / "results.db"
-    for seed, name in enumerate(("one", "two")):
-        fake.write(path, fake.sweep(CASES, slowness, noise=0.001, seed=seed, repetitions=4), label=name)
+    fake.write(path, fake.sweep(CASES, slowness, noise=0.001, repetitions=4))
     return path
 
 
 @pytest.fixture(scope="module")
 def seen(store):
-    return session_data(load(store), "one")
+    return session_data(load(store))
 
 
 def test_list_of_caps_is_text_in_a_table(store, seen):
@@ -55,7 +53,7 @@ def test_list_of_caps_is_text_in_a_table(store, seen):
     of_list = next(case for case in CASES if case.bucket_mib == (1.0, 4.0, 25.0))
     assert stored["bucket_mib"].isna()[of_list.id]
     assert Case.from_dict(json.loads(stored["case_json"][of_list.id])) == of_list
-    assert case_table(numbers(results, select_session(results, "two")))["label"].is_unique
+    assert case_table(numbers(results, select_session(results)))["label"].is_unique
 
 
 def test_curve_has_single_caps_only(seen):
@@ -66,11 +64,11 @@ def test_curve_has_single_caps_only(seen):
 
 
 def test_best_says_it_by_the_axis(store):
-    told = parabench("best", f"{store}@one", "--by", "bucket_mib")
+    told = parabench("best", store, "--by", "bucket_mib")
     assert told.exit_code == 0, told.output
     assert "1+4+25 " in told.output
     assert "default" in told.output
-    answer = json.loads(parabench("best", "--json", "-", f"{store}@one", "--by", "bucket_mib").stdout)
+    answer = json.loads(parabench("best", "--json", "-", store, "--by", "bucket_mib").stdout)
     places = {tuple(place["names"]) for place in answer["tables"]["by"] if place["axes"] == ["bucket_mib"]}
     assert {("1+4+25",), ("4",)} <= places
 
@@ -79,7 +77,7 @@ def test_page_has_a_list_and_its_command(store, seen, tmp_path):
     told = json.dumps(page_data(seen))
     assert '"1+4+25"' in told
     page = tmp_path / "page.html"
-    assert parabench("report", f"{store}@one", "-o", page).exit_code == 0
+    assert parabench("report", store, "-o", page).exit_code == 0
     assert "A list such as 1+4 has the cap of each bucket" in page.read_text()
     case = next(case for case in CASES if case.bucket_mib == LONG)
     assert "--set bucket_mib=1+2+3+4+5+6+7+8+9 " in rerun_of(seen.session)(case)

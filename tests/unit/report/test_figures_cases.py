@@ -59,7 +59,7 @@ def test_ranking_is_relative_to_the_best_when_intervals_are_known(seen):
 def test_front_fills_what_no_other_case_beats(tmp_path):
     (panel,) = front_section(made(tmp_path, repetitions=3)).panels
     line, *strategies = drawn(panel).data
-    assert (line.name, line.meta) == ("beaten by none", "all")
+    assert (line.name, line.meta) == ("Pareto-optimal", "all")
     assert (line.x, line.y) == (pytest.approx((20, 40, 80)), pytest.approx((60, 40, 30)))
     filled = {trace.name: [not symbol.endswith("-open") for symbol in trace.marker.symbol] for trace in strategies}
     assert filled == {"ddp": [True, True], "fsdp": [False], "single": [True]}

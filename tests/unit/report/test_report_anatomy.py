@@ -9,15 +9,14 @@ import pytest
 import fake_collectives
 import fake_results as fake
 from fake_results import step
-from page_helpers import Page, drawn, figures, made
+from page_helpers import drawn, made
 from parabench.analysis.session import session_data
 from parabench.analysis.step.calls import alone_table, training_bandwidth
-from parabench.report.build import render
 from parabench.report.cases import case_columns
 from parabench.report.sections.calls import bandwidth_section, bucket_section
-from parabench.report.sections.step import parts_section, shares_section, straggler_section
+from parabench.report.sections.step import nccl_section, parts_section, shares_section, straggler_section
 from parabench.report.sections.timeline import timeline_section
-from parabench.store.record import MIB
+from parabench.store.record import EXPLAIN_REPETITION, MIB
 
 MAKERS = (parts_section, shares_section, timeline_section, bucket_section, bandwidth_section, straggler_section)
 
@@ -73,10 +72,10 @@ def test_anatomy_has_parts_and_overlapped_communication(ddp):
     ):  # fmt: skip
         assert ddp.columns[name].tolist() == pytest.approx(seconds), name
     assert ddp.columns["instruments_ratio"].tolist() == pytest.approx([2.0, 1.26], abs=0.01)
-    said = ddp.text("anatomy")
+    message = ddp.text("anatomy")
     assert (
         "fsdp native, 2 ranks: 15% of a step (1,500 ms) is exposed communication; 67% "
-        "of the communication is overlapped with compute." in said
+        "of the communication is overlapped with compute." in message
     )
     assert list(ddp.rows("anatomy")[0]) == [
         "fsdp native, 2 ranks", "15%", "1,500", "3,000", "7,000", "500", "1,000", "2.00",
@@ -204,24 +203,6 @@ def test_bandwidth_is_compared_within_measured_sizes(tmp_path):
     assert (drawn["native"]["mode"], drawn["native"]["x"][-1]) == ("markers", 64 * MIB)
 
 
-def test_bandwidth_without_microbenchmark_has_a_command(ddp):
-    assert "run parabench collectives into the same folder" in ddp.text("bandwidth")
-
-
-def test_step_sections_are_in_order_with_escaped_text(tmp_path):
-    hostile = "<b>x</b><img src=x>"
-    html = render(fake.write(tmp_path / "r.db", [step(fake.launch(fake.case(), 8.0), algorithm=hostile)]))
-    drawn = figures(html)
-    named = {trace["name"]: trace for trace in drawn["timeline-0"]["data"]}
-    assert "&lt;b&gt;x" in named["all_reduce"]["hovertext"][0]
-    assert drawn["bandwidth-0"]["data"][0]["name"].startswith("&lt;b&gt;")
-    ids = [attrs["id"] for tag, attrs in Page(html).tags if tag == "section" and "id" in attrs]
-    assert [name for name in ids if name in ("parts", "anatomy", "timeline", "stragglers", "usage")] == [
-        "parts", "anatomy", "timeline", "stragglers", "usage",
-    ]  # fmt: skip
-    assert "<img src=x" not in html
-
-
 def test_figures_and_rows_have_ids_of_their_configurations(ddp):
     fsdp, own = ddp.cases
     assert [panel.case for panel in ddp.sections["timeline"].panels] == [fsdp, own]
@@ -232,3 +213,47 @@ def test_figures_and_rows_have_ids_of_their_configurations(ddp):
     # FSDP gathers and DDP reduces, so each figure shows one of them.
     tied = [trace["customdata"] for at in range(2) for trace in ddp.figure("bandwidth", at)["data"]]
     assert [set(ids) for ids in tied] == [{own}, {fsdp}]
+    assert "run `parabench collectives` with the same --out folder" in ddp.text("bandwidth")
+
+
+# -- NCCL ----------------------------------------------------------------------------------------------------------
+
+NCCL = fake.case(device="cuda", backend="nccl")
+TOLD = {
+    "version": "2.27.5+cuda12.9", "network": "IB", "channels": {"coll": 24, "p2p": 32}, "transports": {"P2P/CUMEM": 2},
+    "choices": [
+        {"op": "all_reduce", "bytes": 4, "algorithm": "tree", "protocol": "ll", "channels": 1, "calls": 3},
+        {"op": None, "bytes": 26_214_400, "algorithm": "ring", "protocol": "simple", "channels": None, "calls": 1},
+    ],
+}  # fmt: skip
+NOTHING = {
+    "version": None, "network": None, "channels": {}, "transports": {"P2P/CUMEM": 1}, "choices": [],
+}  # fmt: skip
+
+
+def nccl(folder, *launches):
+    return nccl_section(session_data(fake.write(folder / "r.db", launches)))
+
+
+def test_nccl_section_has_choices_and_connections(tmp_path):
+    logs = [{"rank": 0, **TOLD}, {"rank": 1, **NOTHING}]
+    found = nccl(
+        tmp_path, fake.launch(NCCL, 99.0, repetition=EXPLAIN_REPETITION, facts={"nccl": logs}), fake.launch(NCCL)
+    )
+    (table,) = found.tables
+    assert [row[1:] for row in table.rows] == [
+        ("all_reduce", "tree", "ll", "4", "1", "3"),
+        ("unknown", "ring", "simple", "26,214,400", "–", "1"),
+    ]
+    assert found.lead == ("NCCL 2.27.5+cuda12.9: network IB; channels 24 coll, 32 p2p; connections 3 P2P/CUMEM.")
+
+
+def test_nccl_section_lists_the_inspectors_operations(tmp_path):
+    op = {"op": "all_reduce", "bytes": 1024, "ranks": 2, "calls": 3, "duration_s": 1e-5}
+    files = [{"file": "a.log", "ops": [op | {"algbw_bytes_per_s": 1e9, "busbw_bytes_per_s": 2e9}]}]
+    found = nccl(tmp_path, fake.launch(NCCL, facts={"nccl_inspector": files}))
+    assert found.tables[0].rows[0][1:] == ("all_reduce", "1,024", "2", "3", "10.0", "1.00", "2.00")
+
+
+def test_nccl_section_is_absent_without_a_record(tmp_path):
+    assert nccl(tmp_path, fake.launch(fake.case())) is None

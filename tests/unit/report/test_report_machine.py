@@ -78,9 +78,9 @@ def test_page_shows_the_machine_once(text):
     at = order.index("machine")
     assert order[at : at + 3] == ["machine", "environment", "reproduce"]
     assert "Some CPU" not in section(text, "environment")
-    for said in ("3f2a90c1b5d7, with changes that are not committed", "nccl, cudnn unknown: no wheel"):
-        assert said in section(text, "environment")
-    for said in (
+    for message in ("3f2a90c1b5d7, with changes that are not committed", "nccl, cudnn unknown: no wheel"):
+        assert message in section(text, "environment")
+    for message in (
         "2 sockets, 96 cores, 192 hardware threads",
         "node 0: CPUs 0-47, 512 GiB; node 1: CPUs 48-95, 512 GiB",
         "eth0: 25.0 Gb/s",
@@ -94,29 +94,29 @@ def test_page_shows_the_machine_once(text):
         "ECC on unknown",
         "Unknown: ecc (NVML: Insufficient Permissions).",
     ):
-        assert said in section(text, "machine"), said
+        assert message in section(text, "machine"), message
 
 
 def test_device_links_are_a_matrix_with_a_legend(text):
-    said = section(text, "machine")
-    assert "GPU0 X NV18 SYS unknown 0-47 0" in said
-    assert "GPU3 unknown SYS PIX X 48-95 1" in said
-    assert "NV# is that many NVLinks" in said
-    assert "PIX at most one PCIe bridge; SYS the link between NUMA nodes; unknown where NVML: Unknown Error" in said
-    assert "PHB" not in said
+    message = section(text, "machine")
+    assert "GPU0 X NV18 SYS unknown 0-47 0" in message
+    assert "GPU3 unknown SYS PIX X 48-95 1" in message
+    assert "NV# is that many NVLinks" in message
+    assert "PIX at most one PCIe bridge; SYS the link between NUMA nodes; unknown where NVML: Unknown Error" in message
+    assert "PHB" not in message
 
 
 def test_use_of_the_hardware_names_formula_peak_and_document(text):
-    said = section(text, "usage")
+    message = section(text, "usage")
     per_s = (6 * (957184 - 131072) + 12 * 4 * 4 * 32 * 64) * 8 * 64 / 0.005
     mfu = per_s / (4 * 989.5e12)
-    assert f"ddp native, 4 ranks 102,000 {per_s / 1e9:.0f} {mfu * 100:.3f}% 100 195" in said
+    assert f"ddp native, 4 ranks 102,000 {per_s / 1e9:.0f} {mfu * 100:.3f}% 100 195" in message
     for named in ("torchtitan's formula", "990 TFLOP/s (NVIDIA H200 Tensor Core GPU datasheet (SXM))"):
-        assert named in said
+        assert named in message
 
 
 def test_unknown_utilization_has_a_reason(tmp_path):
     runs = [fake.launch(fake.case(), 0.01, facts={"model": MODEL})]
-    said = section(page(tmp_path, fake.ENVIRONMENT, runs), "usage")
-    assert "ddp native, 2 ranks 51,200 274 " in said
-    assert "MFU: unknown: it ran on CPU cores, whose peak is not published." in said
+    message = section(page(tmp_path, fake.ENVIRONMENT, runs), "usage")
+    assert "ddp native, 2 ranks 51,200 274 " in message
+    assert "MFU: unknown: it ran on CPU cores, whose peak is not published." in message

@@ -40,7 +40,7 @@ def test_section_is_absent_without_compute_only_launches(tmp_path):
 
 
 def test_section_follows_scaling(between):
-    tabs = {tab.id: [each.id for each in tab.sections] for tab in training_tabs(session_data(between))}
+    tabs = {tab: [each.id for each in own] for tab, own in training_tabs(session_data(between)).items()}
     assert tabs["scaling"] == ["scaling", "prediction"]
 
 

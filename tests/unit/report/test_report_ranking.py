@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -68,8 +70,9 @@ def test_ranking_is_relative_to_the_best_with_intervals(results, seen):
 
 
 def test_page_shows_interference_of_shared_launches(results, seen):
-    said = of_turns(seen)
-    assert said[0].startswith("Two copies of ddp native 1 MiB, 2 ranks differed by ")
-    assert "nterference between interleaved configurations" in said[1]
+    message = of_turns(seen)
+    assert message[0].startswith("Two copies of ddp native 1 MiB, 2 ranks differed by ")
+    assert "nterference between interleaved configurations" in message[1]
     text = Page(render(results)).text
-    assert all(each in text for each in said)
+    assert all(each in text for each in message)
+    assert re.search(r"repetitions, \d+ to 20 measured steps each", text)

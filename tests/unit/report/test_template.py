@@ -12,6 +12,7 @@ from plotly.offline import get_plotlyjs_version
 
 from parabench.analysis.answer import Answer
 from parabench.report.page import STYLES, bundle, shipped
+from parabench.report.spec import Section, Table
 from parabench.report.views.answer import AnswerView
 from paths import ROOT
 
@@ -71,8 +72,12 @@ def test_bundle_puts_each_module_once_before_its_importers():
     assert "export" not in script
 
 
-def test_answer_page_escapes_text():
-    page = AnswerView("</main>", "<b>&", Answer(("<script>",)), []).html()
+def test_answer_page_escapes_text_and_marks_commands():
+    section = Section(
+        "s", "S", "Run `a`.", lead="Run `<b>`.", reading="Run `c`.", tables=(Table("T", ("n",), [("1",)]),)
+    )
+    page = AnswerView("</main>", "<b>&", Answer(("<script>",)), [section]).html()
+    assert re.findall("<code>(.*?)</code>", page) == ["&lt;b&gt;", "a", "c"]
     assert "&lt;b&gt;&amp;" in page
     assert "<b>" not in page
     assert "<script>\n" not in page.replace('<script>"use strict"', "")

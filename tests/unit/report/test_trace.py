@@ -105,7 +105,7 @@ def test_trace_launch_and_step_can_be_chosen(store, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "text"),
     [
         (["--trace", "single"], "has no instrumented steps in this session; run it with --instrumented 1 or more"),
         (
@@ -118,8 +118,8 @@ def test_trace_launch_and_step_can_be_chosen(store, tmp_path):
         (["--trace", "ddp", "-o", "."], "cannot be written: Is a directory; give another file with -o"),
     ],
 )
-def test_trace_error_is_one_line(store, tmp_path, monkeypatch, arguments, said):
+def test_trace_error_is_one_line(store, tmp_path, monkeypatch, arguments, text):
     monkeypatch.chdir(tmp_path)
     done = parabench("export", *arguments, "results.db")
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
-    assert said in done.stderr
+    assert text in done.stderr

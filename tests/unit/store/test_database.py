@@ -16,7 +16,7 @@ import fake_results as fake
 from command_line import parabench
 from parabench import __version__
 from parabench.errors import UsageError
-from parabench.serve.server import read_progress
+from parabench.serve import read_progress
 from parabench.store.database import SCHEMA_VERSION, create_statements
 from parabench.store.results import load
 from parabench.store.store import Store

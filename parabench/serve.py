@@ -1,4 +1,4 @@
-"""Serve the report of a session and its progress on loopback while the run goes on."""
+"""Serve the report of a session and its progress on loopback during the run."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from parabench.store.record import EXPLAIN_REPETITION, FIRST_REPETITION, Status
 from parabench.store.results import load
 
 LOOPBACK = "127.0.0.1"
-# The names of this machine that a browser may send. Other names may be DNS rebinding. A tunnel may change the port.
+# The accepted host names. Others may be DNS rebinding. The port may differ, because a tunnel can change it.
 HOSTS = re.compile(r"(?:127\.0\.0\.1|localhost)(?::[0-9]{1,5})?", re.IGNORECASE | re.ASCII)
-# Seconds until the page asks again while the run goes on, and afterwards.
+# Seconds between the requests of a page during the run, and afterwards.
 OFTEN_S, SELDOM_S = 2.0, 10.0
 # Making pages takes at most one part in SHARE of the time, because it slows down the run that is measured.
 SHARE = 10
@@ -43,7 +43,7 @@ HEADERS = {
 
 
 def make_page(path: Path, session: str) -> str:
-    """Make a page with `parabench report` in a child process with the lowest priority, which ends with this process.
+    """Return the HTML that `parabench report` makes in a child process, which has the lowest priority.
 
     Raises UsageError with the message of `parabench report`.
     """
@@ -60,15 +60,15 @@ def make_page(path: Path, session: str) -> str:
 
 
 def nothing(text: str, error: str = "") -> dict[str, Any]:
-    """Return the progress without a session."""
-    return {"said": text, "error": error, "done": 0, "planned": 0, "going": True, "session": "", "stamp": ""}
+    """Return the progress for a database without sessions."""
+    return {"text": text, "error": error, "done": 0, "planned": 0, "going": True, "session": "", "stamp": ""}
 
 
 def read_progress(path: Path, name: str | None = None, now: datetime | None = None) -> dict[str, Any]:
     """Return the progress of the session with this id or label, or of both variants of an `ab`.
 
-    `stamp` changes when the page would change. Raises UsageError if the file is not a results database, or has sessions
-    and not this one.
+    `stamp` changes when the page would change. Raises UsageError if the file is not a results database, or does not
+    have the session.
     """
     soon = "The results are shown as soon as a run starts."
     if not path.exists() or (path.is_file() and not path.stat().st_size):
@@ -102,14 +102,15 @@ def read_progress(path: Path, name: str | None = None, now: datetime | None = No
             text += f", about {format.duration((planned - done) * wall_s[ended].mean(), 1)} left"
     failed = f" {format.count(int((~well).sum()), 'launch')} failed." if not well.all() else ""
     stamp = "-".join(map(str, (session.id, len(launches), planned, finishes)))
-    progress = {"said": f"{text}.{failed}", "done": done, "planned": planned, "going": not (finished or stalled)}
+    progress = {"text": f"{text}.{failed}", "done": done, "planned": planned, "going": not (finished or stalled)}
     return progress | {"error": "", "session": str(session.id), "stamp": stamp}
 
 
 class Live:
     """The newest page of a session and its progress.
 
-    `make` makes the page from a database and a session id, if launches were added when a browser asks.
+    `make` returns the page's HTML for a database and a session id. It is called when a browser requests the progress
+    and launches were added.
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class Live:
         self._page, self._stamp = view.html(), ""
 
     def progress(self) -> dict[str, Any]:
-        """Return the progress, which page there is, and when to ask again. Start making a page if it is time."""
+        """Return the progress, the stamp of the page, and the time of the next request. Start a new page if due."""
         try:
             path, session = split(self._store)
             now = read_progress(path, session)
@@ -141,7 +142,7 @@ class Live:
         return now | {"error": self._error, "page": self._stamp, "again_s": OFTEN_S if often else SELDOM_S}
 
     def page(self) -> str:
-        """Return the newest page, or one that waits for the first. Its mark tells its script that it is served."""
+        """Return the newest page, or one that waits for the first. A meta element enables its requests for progress."""
         self.progress()
         return self._page.replace("<head>", f'<head>\n<meta name="parabench-live" content="{self._stamp}">', 1)
 
@@ -155,9 +156,9 @@ class Live:
 
 
 class Server(ThreadingHTTPServer):
-    """Serve `live` on this port of loopback, or any free one if it is 0. Raises UsageError if it is taken.
+    """The HTTP server of `live` on a port of loopback; 0 selects a free one. Raises UsageError if the port is used.
 
-    With a `token`, only addresses that start with it are answered.
+    With a `token`, only URLs that start with it are served.
     """
 
     daemon_threads = True
@@ -201,4 +202,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing: the terminal is the user's."""
+        """Log nothing, because the terminal shows the output of `parabench serve`."""

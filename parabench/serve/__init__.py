@@ -1,1 +1,0 @@
-"""Serve the report of a session during its run: progress and the newest page."""
