@@ -17,8 +17,8 @@ import pandas as pd
 from benchmarks.gate_truth import KINDS, print_alarms, print_passes, print_power, print_sessions, print_turns
 from benchmarks.simulator import Machine, Noise, launch_frame, numbers
 from parabench.analysis.compare.proposal import LEAST, MOST_PAIRS, Judgement, alpha_of, judged
+from parabench.analysis.ranking import ranked
 from parabench.analysis.ranking.race import FIRST_LOOK, confidences, undecided
-from parabench.analysis.ranking.ranking import ranked
 from parabench.analysis.stats.contrasts import MOST_REPETITIONS, fit, judge
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 VERSION = 1
 # The columns of a table and the types of their cells. docs/site/keys.toml has their meanings.
 Columns = Mapping[str, Any]
+# A row of a table by column. Unknown values are None.
+Row = dict[str, Any]
 # The rows of tables by name. A row is a record with the cells as attributes, a mapping, or a record and a mapping.
 Rows = Mapping[str, Iterable[Any]]
 # Rows of tables by name, if all rows are mappings.

@@ -22,11 +22,11 @@ import numpy as np
 import pandas as pd
 
 from parabench.analysis import format
+from parabench.analysis.launch_number import compared, step_turns, turns_of
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.contrasts import SHARP_ENOUGH, Numbers, components
 from parabench.analysis.stats.quantiles import t_quantile
-from parabench.analysis.turns import compared, step_turns, turns_of
 from parabench.plan.schedule import TrainingSchedule, orders
 from parabench.store.record import TWIN_REPETITION, Status
 from parabench.store.results import records

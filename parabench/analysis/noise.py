@@ -17,7 +17,7 @@ from scipy.optimize import brentq
 from scipy.special import nctdtrinc, ndtri, polygamma, psi, stdtrit
 
 from parabench.analysis import format
-from parabench.analysis.answer import Answer, Columns, rows, tables
+from parabench.analysis.answer import Answer, Columns, Row, rows, tables
 from parabench.analysis.compare.comparison import ALPHA
 from parabench.analysis.compare.sides import side_of
 from parabench.analysis.numbers import LAUNCH_NUMBERS
@@ -91,7 +91,6 @@ TABLES: dict[str, Columns] = {
         "high_minutes": float | None, "gate_launches": int | None, "gate_minutes": float | None,
     },
 }  # fmt: skip
-Row = dict[str, Any]
 
 
 # ---- the pilot

@@ -17,9 +17,16 @@ import pandas as pd
 
 from parabench import json_text
 from parabench.analysis.energy import COUNTER, launch_energy
-from parabench.analysis.launch_number import QUANTILE, STATISTIC
-from parabench.analysis.loop_time import MEAN, loop_times
-from parabench.analysis.turns import in_rounds, shares_launch, step_turns, turns_of
+from parabench.analysis.launch_number import (
+    MEAN,
+    QUANTILE,
+    STATISTIC,
+    in_rounds,
+    loop_times,
+    shares_launch,
+    step_turns,
+    turns_of,
+)
 from parabench.errors import UsageError
 from parabench.machine import accelerator
 from parabench.metrics import STEP_PARTS

@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 
-from parabench.analysis.answer import Columns, table
+from parabench.analysis.answer import Columns, Row, table
 from parabench.analysis.compare.sides import ALLOWANCE, alike, between_sessions, interleaved
 from parabench.analysis.numbers import WORK, Launches, by_case, launch_ids, of_pair, unique_labels
 from parabench.analysis.session import SessionData
@@ -28,8 +28,6 @@ STEP = "step_time"
 # Throughput relative to energy and memory, with names for sentences. Throughput is in tokens, or in samples for models
 # without sequences. Joules are of all devices in the measured steps, peak memory is of the rank with the highest one.
 GIVES = {"per_joule": "per joule", "per_gb": "/s per GB of peak memory"}
-# One row of the table of ratios.
-Row = dict[str, Any]
 
 
 class Outcome(StrEnum):

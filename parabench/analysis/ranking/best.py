@@ -7,17 +7,16 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from parabench.analysis import format
-from parabench.analysis.answer import Answer, tables
+from parabench.analysis.answer import Answer, Row, tables
 from parabench.analysis.carry_over import carry_over, noise_floor
 from parabench.analysis.carry_over import sentence as carried_over
 from parabench.analysis.environment.nodes import cluster_options
 from parabench.analysis.links import explained, link_table, tiers_of
 from parabench.analysis.memory import case_states, compared
+from parabench.analysis.ranking import TABLES, ranked
 from parabench.analysis.ranking.objectives import OBJECTIVES, STEP, TIMED, Objective, require
-from parabench.analysis.ranking.race import undecided
-from parabench.analysis.ranking.ranking import ranked
+from parabench.analysis.ranking.race import Rows, undecided
 from parabench.analysis.ranking.sentences import at, headed, number
-from parabench.analysis.ranking.tables import TABLES, Row, Rows, by_workload
 from parabench.analysis.scaling import scaling_lines
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.contrasts import MOST_REPETITIONS
@@ -26,6 +25,7 @@ from parabench.analysis.warnings.codes import all_findings
 from parabench.errors import UsageError, did_you_mean
 from parabench.plan.case import DEFAULTS
 from parabench.store.record import MEASURED_ON_CPU, WATCHED, Finding
+from parabench.store.results import known_records
 from parabench.store.store import STORE_NAME
 
 # The budget of the proposed command if deciding looks hopeless and fewer candidates would help.
@@ -112,6 +112,15 @@ def _text(answer: Answer) -> list[str]:
     """Return the sentences as lines, after the warning that a machine with GPUs was measured on its CPU."""
     on_cpu = [each.message for each in answer.warnings if each.code == MEASURED_ON_CPU]
     return [*on_cpu, *format.in_lines(answer.sentences)]
+
+
+def by_workload(answer: Answer) -> list[Rows]:
+    """Return the rows of each workload of an answer, in the answer's order."""
+    found: dict[str, Rows] = {}
+    for name in TABLES:
+        for row in known_records(answer.tables[name]):
+            found.setdefault(row["workload"], {each: [] for each in TABLES})[name].append(row)
+    return list(found.values())
 
 
 def lines(answer: Answer) -> list[str]:

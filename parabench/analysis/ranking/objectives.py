@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from parabench.analysis import format as words
-from parabench.analysis.loop_time import MEAN
+from parabench.analysis.launch_number import MEAN
 from parabench.analysis.numbers import WORK
 from parabench.analysis.session import SessionData
 from parabench.errors import UsageError

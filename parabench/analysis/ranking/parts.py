@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 
 from parabench.analysis import format
+from parabench.analysis.answer import Row
 from parabench.analysis.numbers import levels
-from parabench.analysis.ranking.tables import Row
 from parabench.analysis.stats.contrasts import ROUNDING, SHARP_ENOUGH, Effects, fit
 from parabench.plan.case import DEFAULTS, MEANS, Case, fields_of
 from parabench.strategies import OPTIONAL, Rule, entry_of

@@ -19,8 +19,8 @@ import numpy as np
 import pandas as pd
 
 from parabench.analysis import format
+from parabench.analysis.answer import Row
 from parabench.analysis.numbers import only_ranked, same_work
-from parabench.analysis.ranking.tables import Row, Rows
 from parabench.analysis.stats.contrasts import MOST_REPETITIONS, SHARP_ENOUGH, Effects, Numbers, fit
 from parabench.store.record import FIRST_REPETITION
 
@@ -30,6 +30,9 @@ ERROR = 0.05
 FIRST_LOOK = 2
 # With fewer, the number of repetitions that are needed is uncertain, and a failed case may succeed in the next one.
 FEWEST_REPETITIONS = 5
+
+# The rows of one workload by table.
+Rows = dict[str, list[Row]]
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from parabench.analysis import format
+from parabench.analysis.answer import Row
+from parabench.analysis.ranking import too_wide
 from parabench.analysis.ranking.objectives import OBJECTIVES, STEP, Objective
-from parabench.analysis.ranking.race import exits
-from parabench.analysis.ranking.ranking import too_wide
-from parabench.analysis.ranking.tables import Row, Rows
+from parabench.analysis.ranking.race import Rows, exits
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.contrasts import MOST_REPETITIONS, SHARP_ENOUGH
 

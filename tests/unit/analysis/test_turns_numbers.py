@@ -9,9 +9,9 @@ from scipy.stats import trim_mean
 
 import fake_results as fake
 import fake_turns
+from parabench.analysis.launch_number import TRIMMED, in_rounds, step_turns
 from parabench.analysis.numbers import numbers
 from parabench.analysis.session import select_session
-from parabench.analysis.turns import TRIMMED, in_rounds, step_turns
 from parabench.plan.schedule import TrainingSchedule
 
 ROUNDS, TIMED = 20, 6
