@@ -60,8 +60,8 @@ def until_decided(
         seconds = machine.session(truth, loudness, mood)
         rows = [(cases[i], repetition, seconds[i, repetition]) for repetition in range(repetitions) for i in range(12)]
         repetition = repetitions
-        while (left := undecided(numbers(rows), raced=False)).cases and repetition < MOST_REPETITIONS:
-            again = [i for i in range(12) if cases[i].id in left.cases]
+        while (left := undecided(numbers(rows), raced=False)[0]) and repetition < MOST_REPETITIONS:
+            again = [i for i in range(12) if cases[i].id in left]
             rows += [(cases[i], repetition, seconds[i, repetition]) for i in again]
             repetition += 1
         (found,) = ranked(numbers(rows))

@@ -209,7 +209,7 @@ def _ranking(
         workload,
         candidates=[*compared, *apart],
         curves=parts.curves(configured, labels, effects, decided=decided),
-        by=parts.places(by, configured, cases, measured, order, near if decided else None) if by else [],
+        by=parts.best_by(by, configured, cases, measured, order, near if decided else None) if by else [],
         no_comm_baselines=parts.no_comm_baselines(counted, cases, best) if objective is STEP else [],
         **(race(good, seconds) if seconds is not None else {}),
     )

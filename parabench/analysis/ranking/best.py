@@ -16,7 +16,7 @@ from parabench.analysis.memory import case_states, compared
 from parabench.analysis.ranking import TABLES, ranked
 from parabench.analysis.ranking.objectives import OBJECTIVES, STEP, TIMED, Objective, require
 from parabench.analysis.ranking.race import Rows, undecided
-from parabench.analysis.ranking.sentences import at, headed, number
+from parabench.analysis.ranking.sentences import headed, number, placed
 from parabench.analysis.scaling import scaling_lines
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.contrasts import MOST_REPETITIONS
@@ -77,7 +77,7 @@ def answered(seen: SessionData, objective: Objective = STEP, by: Sequence[str] =
     tiers = tiers_of(link_table(seen.results, seen.session))
     for work in works:
         if work["workloads"][0]["decided"]:
-            first, *others = (seen.case(row["case_id"]) for row in at(work, "best", "tied", "slower"))
+            first, *others = (seen.case(row["case_id"]) for row in placed(work, "best", "tied", "slower"))
             work["workloads"][0]["links"] = explained(first, others, tiers)
     return works
 
@@ -91,7 +91,7 @@ def _sentences(seen: SessionData, works: Sequence[Rows], objective: Objective, i
         yield from memory
     for work in works:
         yield from headed(work)
-    yield from of_turns(seen, small=False)
+    yield from interleaving_lines(seen, small=False)
     if objective is STEP:
         yield from summary.lines(seen, instrumented=instrumented)
         yield from scaling_lines(seen)
@@ -130,7 +130,7 @@ def lines(answer: Answer) -> list[str]:
         workload = work["workloads"][0]
         name = f" ({workload['workload']})" if workload["workload"] else ""
         if workload["decided"]:
-            (first,) = at(work, "best")
+            (first,) = placed(work, "best")
             title = [f"{first['label']}{name}:"] if name else []
             parts.append([*title, *textwrap.indent(first["code"], "    ").splitlines()])
         if work["by"]:
@@ -179,22 +179,22 @@ def next_command(seen: SessionData, works: Sequence[Rows], where: str | None = N
     for work in works:
         workload = work["workloads"][0]
         unclear = workload["more_repetitions"] is not None or not workload["decided"]
-        if at(work, "not_compared") or (at(work, "tied") and unclear):
+        if placed(work, "not_compared") or (placed(work, "tied") and unclear):
             still.append(workload)
-    left = undecided(seen.numbers, session.raced)
-    if not still or not (left.cases or left.too_noisy):
+    cases, _, too_noisy = undecided(seen.numbers, session.raced)
+    if not still or not (cases or too_noisy):
         return []
     repetitions = [
         each["repetitions"] + each["more_repetitions"] for each in still if each["more_repetitions"] is not None
     ]
-    far = left.too_noisy or max(repetitions, default=0) > MOST_REPETITIONS
+    far = too_noisy or max(repetitions, default=0) > MOST_REPETITIONS
     budget = ["--budget", f"{NARROWING_MIN:g}"] if far else []
     command = ["parabench", "run", "--resume", "--until-decided", *budget, "--out", where or str(results.path.parent)]
     command += cluster_options(session.environment)
     return [(f"To {'narrow it down' if far else 'settle it'}", shlex.join(command))]
 
 
-def of_turns(seen: SessionData, *, small: bool = True) -> list[str]:
+def interleaving_lines(seen: SessionData, *, small: bool = True) -> list[str]:
     """Return the noise floor and the interference of shared launches, a line each; `small` interference if asked."""
     tested = seen.once(carry_over)
     shown = [carried_over(tested, seen.labels)] if tested and (small or tested.matters) else []

@@ -135,7 +135,7 @@ def front(good: pd.DataFrame, rows: Mapping[str, Row]) -> list[Row]:
     ]
 
 
-def places(
+def best_by(
     axes: Sequence[str],
     cases: Mapping[str, Case],
     rows: Mapping[str, Row],

@@ -49,7 +49,7 @@ def number(row: Row, objective: Objective) -> str:
     return f"{text} ({format.plus_minus(objective.margin(margin, row['value']))})"
 
 
-def at(rows: Rows, *places: str) -> list[Row]:
+def placed(rows: Rows, *places: str) -> list[Row]:
     """Return the candidates at these places, the best first."""
     return [row for row in rows["candidates"] if row["place"] in places]
 
@@ -59,9 +59,9 @@ def _answer(rows: Rows, workload: Row, objective: Objective) -> Iterator[str]:
     if workload["best"] is None:
         yield workload["why_not"]
         return
-    (best,) = at(rows, "best")
+    (best,) = placed(rows, "best")
     if not workload["decided"]:
-        alone = not at(rows, "tied")
+        alone = not placed(rows, "tied")
         measured = f"{'Measured' if alone else 'Best estimate'}: {best['label']}: {_with_rate(best, objective)}."
         yield from (measured, workload["why_not"]) if alone else (workload["why_not"], measured)
         return
@@ -78,7 +78,7 @@ def _answer(rows: Rows, workload: Row, objective: Objective) -> Iterator[str]:
 
 def _set(rows: Rows, workload: Row, best: Row, objective: Objective) -> Iterator[str]:
     """Yield the best, or the set of the best, and how certain that is."""
-    tied, slower, apart = at(rows, "tied"), at(rows, "slower"), workload["apart"]
+    tied, slower, apart = placed(rows, "tied"), placed(rows, "slower"), workload["apart"]
     everything = format.count(1 + len(tied) + len(slower), "configuration")
     names = [row["name"] for row in rows["members"]]
     basis = f"{format.percent(CONFIDENCE)}, {format.count(workload['repetitions'], 'repetition')}"
@@ -139,13 +139,13 @@ def _more_repetitions(rows: Rows, workload: Row) -> str:
 
 def _remarks(rows: Rows, workload: Row, objective: Objective) -> Iterator[str]:
     """Yield what the answer leaves out: configurations without a ratio, without synchronization, without a check."""
-    if apart := at(rows, "not_compared"):
+    if apart := placed(rows, "not_compared"):
         numbers = format.listed(
             (f"{row['label']}: {number(row, objective)} ({row['status']})" for row in apart), MOST_NAMES
         )
         why = "Not compared, because no launch or repetition that counts connects them with these"
         yield f"{why if workload['best'] else 'Measured'}: {numbers}."
-    if stale := [row for row in at(rows, "best", "tied") if row["other_training"]]:
+    if stale := [row for row in placed(rows, "best", "tied") if row["other_training"]]:
         texts = format.listed((f"{row['label']} ({staleness(row)})" for row in stale), MOST_NAMES)
         yield f"Not equivalent to single-device training (stale gradients): {texts}."
     for row in rows["candidates"]:
