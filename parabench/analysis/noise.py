@@ -35,8 +35,8 @@ CHANGES, TOLERANCE = (0.1, 0.05, 0.02, 0.01), 0.02
 # cases needs FEWEST_PAIRS (`python -m benchmarks.noise_trials simulated`).
 RIGHT_WITHIN, KNOWN_WITHIN, FEWEST_PAIRS = 1.5, 1.3, 8
 INTERVAL = 0.9
-# The sampling variance of log standard deviations in later launches, relative to constant normal noise. It was 1 to 2 on two busy
-# cores. In simulations with heavy tails and a drifting level, it was 1.3 to 2.3 with up to four cases.
+# The sampling variance of log standard deviations in later launches, relative to constant normal noise. It was 1 to 2
+# on two busy cores. In simulations with heavy tails and a drifting level, it was 1.3 to 2.3 with up to four cases.
 RESTLESS = 2.0
 # Larger differences of logarithms are not distinguished.
 MOST_DIFFERENCE = 50.0

@@ -1,4 +1,4 @@
-"""The ranking: which configurations may be the fastest, and how much slower the others are.
+"""Rank configurations: find those that may be the fastest, and how much slower the others are.
 
 Configurations with the same workload are ranked. `stats.contrasts.fit` compares their launches, and `ranked` makes the
 rows of TABLES from its result. `sentences` and the report read them, and `best` writes them as JSON.
@@ -87,13 +87,13 @@ def ranked(
     cases: pd.DataFrame | None = None,
     raced: bool = False,
 ) -> list[Rows]:
-    """Return the rows of each workload, and of one at least.
+    """Return the rows of all tables for each workload; without launches, for one workload without an answer.
 
     Args:
         launches: A table like `numbers.numbers`.
         objective: The number to rank by.
-        by: Axes whose values each get the best configuration.
-        cases: The case table of the launches, if known.
+        by: Axes for the table `by`, which has the best configuration for each of their values.
+        cases: `case_table(launches)`, if it was computed before.
         raced: Whether the session is a race.
     """
     launches = launches[launches["repetition"] >= FIRST_REPETITION]
@@ -116,6 +116,7 @@ def ranked(
 
 
 def _rows(workload: Row, **more: list[Row]) -> Rows:
+    """Return the rows of one workload by table, empty tables included."""
     return {name: [] for name in TABLES} | {"workloads": [workload]} | more
 
 
@@ -124,13 +125,13 @@ def _headings(groups: Sequence[tuple[dict[str, Any], pd.DataFrame]]) -> list[str
 
     For example 'gpt-nano, global batch 16'; in weak scaling 'global batch 16 (2 ranks, 8 each)'.
     """
-    speaking = ("model", "data", "precision", "device")  # their values need no name before them
+    plain = ("model", "data", "precision", "device")  # their values need no name before them
     varying = [name for name in groups[0][0] if len({str(work[name]) for work, _ in groups}) > 1]
     sizes = [set(group["world_size"]) for _, group in groups]
     found = []
     for (work, _), own in zip(groups, sizes, strict=True):
         text = ", ".join(
-            str(work[name]) if name in speaking else f"{name.replace('_', ' ')} {work[name] or 'of bytes'}"
+            str(work[name]) if name in plain else f"{name.replace('_', ' ')} {work[name] or 'of bytes'}"
             for name in varying
         )
         if text and "global_batch" in work and len(own) == 1 and len(set().union(*sizes)) > 1:
@@ -232,7 +233,10 @@ def too_wide(workload: Row) -> bool:
 def _compared(
     numbers: pd.DataFrame, effects: Effects, best: str, near: Collection[str], *, decided: bool
 ) -> pd.DataFrame:
-    """Return the table of `_numbers` with the places and the ratios to the best; `near` may be the best, too."""
+    """Return the table of `_numbers` with the place of each case, and its ratio to the best.
+
+    `near` are the cases that are not distinguishable from the best.
+    """
     behind, widths = effects.behind(best), effects.best_half_widths(best)
     known = np.isfinite(widths) & (widths.index != best) & decided
     return numbers.assign(
@@ -247,10 +251,10 @@ def _compared(
 def _resolution(
     effects: Effects, launches: pd.DataFrame, order: Sequence[str], near: Sequence[str], labels: Mapping[str, str]
 ) -> Row:
-    """Return the cells about the precision of the comparison with the best, and about more repetitions.
+    """Return cells of `workloads`: the precision of the comparison with the best, and the repetitions it needs.
 
-    Launches differ. If the best shared launches, comparisons with configurations that shared none (`apart`) are
-    imprecise, so they do not count for `half_width`.
+    If the best shared launches, comparisons with configurations that shared none (`apart`) contain the differences
+    between launches. They are imprecise, so they do not count for `half_width`.
     """
     first, widths = order[0], effects.best_half_widths(order[0])
     shared = set(launches[launches["in_turns"]]["case"])
@@ -270,6 +274,7 @@ def _resolution(
 
 
 def _no_number(launches: pd.DataFrame, every: pd.DataFrame, ranked: pd.DataFrame, objective: Objective) -> str:
+    """Return why a workload has no number: `every` launch that counts, and those of `ranked` strategies."""
     if len(ranked):
         return f"No successful launch has a value for {objective.name}, so the best configuration is unknown."
     if len(every):
@@ -280,7 +285,7 @@ def _no_number(launches: pd.DataFrame, every: pd.DataFrame, ranked: pd.DataFrame
 
 
 def _why_not(effects: Effects) -> str | None:
-    """Return why nothing is distinguishable; None if something may be."""
+    """Return the reason why differences cannot be tested; None if they can."""
     if len(effects.cases) == 1:
         return "Only one configuration has a result, so nothing can be ranked."
     if effects.n_blocks < 2:
@@ -293,7 +298,7 @@ def _why_not(effects: Effects) -> str | None:
 def _numbers(
     objective: Objective, good: pd.DataFrame, launches: pd.DataFrame, cases: Cases, effects: Effects
 ) -> pd.DataFrame:
-    """Return the columns of `candidates` by case, the best mean first, as if none was compared; NaN is unknown."""
+    """Return the table `candidates` by case, the best mean first, before any comparison. Unknown numbers are NaN."""
     times = effects if objective is STEP else fit(only_ranked(launches[launches["timed"]]))
     costs, ids = pd.Series(levels(good, objective.column)).sort_values(kind="stable"), good.groupby("case")["launch_id"]
     table = pd.DataFrame([cases[case] for case in costs.index], costs.index)
@@ -326,7 +331,10 @@ def _widest(widths: pd.Series[float], cases: Sequence[str]) -> float | None:
 
 
 def _more_repetitions(effects: Effects, first: str, among: Sequence[str], good: pd.DataFrame) -> int:
-    """Return how many more repetitions like the last would make the comparison of `first` with `among` sharp enough."""
+    """Return the number of repetitions like the last that must be added to resolve SHARP_ENOUGH.
+
+    The comparison is of the best, `first`, with the cases `among`.
+    """
     had, next_has = float(effects.n_blocks), 1.0
     if (weights := turn_weights(good)) is not None:
         # In a race, launches of fewer cases have more turns of each.

@@ -1,4 +1,4 @@
-"""`best` answers "which configuration is fastest, and is that certain?", also at the end of a run."""
+"""Answer which configuration is the fastest, and how certain that is, for `parabench best` and the end of a run."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def best(
     Args:
         seen: A session of training runs.
         objective: The number to rank by.
-        by: Axes whose values each get the best configuration, in the table `by`.
+        by: Axes for the table `by`, which has the best configuration for each of their values.
         computed: Warnings besides the stored ones.
         instrumented: Whether to read instrumented steps, for the communication of a single configuration.
 
@@ -67,9 +67,10 @@ def best(
 
 
 def answered(seen: SessionData, objective: Objective = STEP, by: Sequence[str] = ()) -> list[Rows]:
-    """Return the rows of the answer's tables for each workload. `SessionData.once(answered)` ranks by step time.
+    """Return the rows of the answer's tables for each workload.
 
-    Measured links explain the best, if the objective depends on them.
+    If the objective depends on links, and links were measured, they explain the best configuration. The defaults let
+    `SessionData.once(answered)` rank by step time.
     """
     works = ranked(seen.numbers, objective, by, seen.cases, seen.session.raced)
     if objective.name not in TIMED or not len(seen.results.read("link", f"session_id = {seen.session.id}")):
@@ -83,7 +84,7 @@ def answered(seen: SessionData, objective: Objective = STEP, by: Sequence[str] =
 
 
 def _sentences(seen: SessionData, works: Sequence[Rows], objective: Objective, instrumented: bool) -> Iterator[str]:
-    """Yield all sentences. If nothing is decided, memory comes first, because it is the same in every launch."""
+    """Yield the sentences of the answer. If nothing is decided, memory is first, because it has no noise."""
     workloads = [work["workloads"][0] for work in works]
     decided = any(each["decided"] for each in workloads)
     memory = compared(seen.once(case_states)) if objective is STEP else []
@@ -124,7 +125,7 @@ def by_workload(answer: Answer) -> list[Rows]:
 
 
 def lines(answer: Answer) -> list[str]:
-    """Return an answer for the terminal: the sentences, then the code of the best and the tables of each workload."""
+    """Return the lines for a terminal: sentences, then the code of the best and the tables of each workload."""
     parts = [_text(answer)]
     for work in by_workload(answer):
         workload = work["workloads"][0]
@@ -147,7 +148,7 @@ def lines(answer: Answer) -> list[str]:
 
 
 def _by_table(work: Rows, workload: Row) -> list[str]:
-    """Return the best for each value of the axes as lines of text."""
+    """Return the table `by` as lines of text."""
     objective, axes = OBJECTIVES[workload["objective"]], work["by"][0]["axes"]
     candidates = {row["case_id"]: row for row in work["candidates"]}
     rows = [[*axes, "best configuration", objective.head, "slower", "distinguishable", "configurations"]]
@@ -165,10 +166,10 @@ def _by_table(work: Rows, workload: Row) -> list[str]:
 
 
 def next_command(seen: SessionData, works: Sequence[Rows], where: str | None = None) -> list[tuple[str, str]]:
-    """Return the purpose and the command that launches what is still open until it is decided; none if there is none.
+    """Return [(purpose, command)] of a command that measures until the winner is clear; empty if it is not needed.
 
-    If that would take more than MOST_REPETITIONS, it has a budget. Only the newest session of a database can be
-    resumed. `where` replaces the database's folder in output for others.
+    If that would take more than MOST_REPETITIONS, the command has a budget. Only the newest session of a database can
+    be resumed. `where` replaces the folder of the database, in output that other people read.
     """
     results, session = seen.results, seen.session
     newest = session.id == results.listed["id"].max()
@@ -195,7 +196,10 @@ def next_command(seen: SessionData, works: Sequence[Rows], where: str | None = N
 
 
 def interleaving_lines(seen: SessionData, *, small: bool = True) -> list[str]:
-    """Return the noise floor and the interference of shared launches, a line each; `small` interference if asked."""
+    """Return a line about the noise floor of shared launches and one about interference, if they were tested.
+
+    Interference that is too small to matter is only included if `small`.
+    """
     tested = seen.once(carry_over)
     shown = [carried_over(tested, seen.labels)] if tested and (small or tested.matters) else []
     return [*seen.once(noise_floor), *shown]
