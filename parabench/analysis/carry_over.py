@@ -180,7 +180,7 @@ def _estimate(launches: Sequence[SharedLaunch], names: Sequence[str]) -> tuple[N
 def _robust_fit(tables: Sequence[Numbers], x: Numbers, inverse: Numbers, df: int) -> tuple[Numbers, float]:
     """Return Huber's estimate of the effects, and the variance of a turn.
 
-    Residuals beyond a limit are clipped, and the fit is repeated. `x` and `inverse` are those of `_estimate`.
+    Residuals beyond a limit are clipped, and the fit is repeated.
     """
     y = np.concatenate([each.ravel() for each in tables])
     working, splits = y, np.cumsum([each.size for each in tables])[:-1]

@@ -81,13 +81,12 @@ def history(
     """Return the history of training runs.
 
     Args:
-        stores: The results databases.
-        case: Only cases whose label contains this text, or whose id starts with it.
+        case: Part of a label, or the start of an id.
         suite: Only sessions of this suite.
-        since: Only sessions that started then or later (ISO 8601, UTC).
+        since: Only sessions since this time (ISO 8601, UTC).
 
     Raises:
-        UsageError: If there is no such session or case.
+        UsageError: If no session or case is left.
     """
     found = visits_of(stores)
     visits = [

@@ -57,9 +57,8 @@ def launch_number(seconds: Iterable[float], device: str) -> float | None:
 class LoopTime:
     """The wall time of a watched loop on one rank, after the first `first` steps.
 
-    `seconds` has the total of each part over all `steps`. Of these steps, `instrumented` had instruments. `expensive`
-    has groups of steps that take `extra_s` longer in one `part`: every `every`-th step, or at irregular intervals if it
-    is None. The extra time of all `steps` of a group is `share` of the loop.
+    `seconds` are the totals of the parts over all `steps`, some of them `instrumented`. In a group of `expensive` steps,
+    every `every`-th step (None: irregular) takes `extra_s` longer in one `part`, which is `share` of the loop.
     """
 
     rank: int

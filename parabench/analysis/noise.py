@@ -1,7 +1,7 @@
-"""Predict the smallest slowdown that `ab` can detect on this machine in some minutes, from a short run of `ab`.
+"""Predict the smallest slowdown that `ab` can detect in some minutes, from a pilot, which is a short run of `ab`.
 
-The short run is the pilot. A `Pilot` has the differences between its pairs of launches, `Spread` their standard
-deviation, and `sensitivity` makes the answer. docs/site/keys.toml describes every column.
+`Spread` is the standard deviation of the pairs of launches in a `Pilot`, and `sensitivity` makes the answer.
+docs/site/keys.toml describes every column.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MOST_DIFFERENCE = 50.0
 
 @dataclass(frozen=True)
 class Pilot:
-    """The pairs of launches of two interleaved variants, from which their noise is estimated."""
+    """The pairs of launches of two interleaved variants, to estimate their noise."""
 
     suite: str
     rounds: int | None  # None if whole launches alternate
@@ -71,7 +71,7 @@ class Spread:
     typical: float  # the geometric mean over cases
     factor: float  # from `typical` to each end of its interval, with the confidence INTERVAL
     by_case: Numbers  # the value of each case, shrunk toward the typical one
-    inflation: float  # the factor by which correlation between cases increases the variance of log(typical)
+    inflation: float  # the increase of the variance of log(typical) by correlation between cases, a factor
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -225,7 +225,7 @@ def passes(sds: Numbers, launches: Any, tolerance: float) -> Any:
 
 
 def least_tolerance(sds: Numbers, launches: int) -> float:
-    """Return the smallest tolerance with which equal variants pass in POWER of runs."""
+    """Return the smallest tolerance that equal variants pass in POWER of runs."""
 
     def lacks(difference: float) -> float:
         return POWER - float(passes(sds, launches, math.expm1(difference)))

@@ -312,10 +312,9 @@ def _parts(medians: pd.DataFrame, table: pd.DataFrame) -> dict[str, pd.Series[fl
 
 
 def _rank_numbers(whole: pd.DataFrame, ids: pd.Series[int]) -> dict[str, pd.Series[float]]:
-    """Return the memory peaks and the staleness of the launches in `ids`, by column.
+    """Return memory peaks (the maximum over ranks, NaN if one is unknown) and staleness of the launches in `ids`.
 
-    A peak is the maximum over ranks, NaN if the value of a rank is unknown. The mean staleness is over the ranks that
-    recorded it, because all send equally many gradients.
+    The mean staleness is over the ranks that recorded it, because all send equally many gradients.
     """
     metrics = [*PEAKS, "staleness_mean", "staleness_max"]
     whole = whole[(whole["phase"] != Phase.INSTRUMENT) & whole["metric"].isin(metrics)]

@@ -192,7 +192,7 @@ def select_sessions(results: Results, ids: Sequence[int]) -> list[Session]:
 
 @dataclass(frozen=True)
 class Origin:
-    """The source of numbers in an answer: a session and its database.
+    """The source of numbers: a session and its database.
 
     `at` is an argument of `parabench compare`, STORE@SESSION; `command` measured the session. `launches` is the number
     of launches, `valid` the number that counts. `finished_utc` is None if planned launches are missing.

@@ -25,9 +25,8 @@ TOLERANCE, ALPHA = 0.02, 0.01
 MACHINES_OWN = ("device", "backend")
 SHARED_WORK = tuple(name for name in WORK if name not in MACHINES_OWN)
 STEP = "step_time"
-# Quantities besides step times: throughput relative to energy and memory, with the names in sentences. Throughput is in
-# tokens, or in samples for models without sequences. Energy is the sum over all devices in the measured steps. Peak
-# memory is the memory of the rank with the highest one.
+# Throughput relative to energy and memory, with names for sentences. It is in tokens, or in samples for models without
+# sequences. Energy is of all devices in the measured steps, peak memory is the highest of a rank.
 EFFICIENCIES = {"per_joule": "per joule", "per_gb": "/s per GB of peak memory"}
 
 
@@ -72,7 +71,7 @@ class Comparison:
     ratios: pd.DataFrame
     launches: Mapping[str, Sequence[Launches]]  # what was compared, by quantity and row of `cases`
     between: Row  # the source of the variation between sessions, as columns of the table `verdict`
-    alike: Sequence[SessionData]  # the other sessions in which this variation was measured
+    alike: Sequence[SessionData]  # the other sessions from which it was estimated
 
     @property
     def common(self) -> list[tuple[str, str]]:
@@ -97,8 +96,8 @@ def compare_sessions(
 ) -> Comparison:
     """Compare the step times of two sessions, and the `quantities` of EFFICIENCIES that both sessions have.
 
-    Configurations match if they are equal except for device and backend, or `by_id`. `allowance` is the assumed
-    standard deviation between sessions if too few sessions were measured.
+    Configurations match if they differ only in MACHINES_OWN, or `by_id`. With too few sessions, `allowance` is the
+    standard deviation between sessions.
     """
     sides, paired = (base, candidate), interleaved(base, candidate)
     cases = _matched(base, candidate, by_id)

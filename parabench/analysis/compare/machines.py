@@ -135,7 +135,7 @@ def _workloads(of: Comparison, rows: Mapping[str, list[Any]]) -> Iterator[list[s
 
 
 def _mean(of: Comparison, rows: pd.Index[int], name: str) -> Mean:
-    """Return the mean ratio of the quantity `name` over those of the configurations `rows` that both sessions launched.
+    """Return the mean ratio of the quantity `name` over the configurations `rows` that both sessions launched.
 
     The interval of step times contains the variation between sessions, as in the gate.
     """

@@ -30,7 +30,7 @@ FIRST_REJECT = 3
 
 @dataclass(frozen=True)
 class Judgement:
-    """Whether a proposal is accepted, and why."""
+    """The decision about a proposal: accepted, rejected, or open."""
 
     accept: bool | None = None  # None if more pairs are needed
     why: str = ""
@@ -49,19 +49,14 @@ def alpha_of(number: int, alpha: float = ALPHA) -> float:
 def judge_proposal(
     base: SessionData, candidate: SessionData, spend: float, least: float = LEAST, over: bool = False
 ) -> Judgement:
-    """Judge the proposal `candidate` by the launches of both sessions, interleaved variants of one `ab`.
+    """Judge a proposal, `candidate`, by the launches of both sessions, the variants of one `ab`.
 
-    Args:
-        base: The session of the accepted code.
-        candidate: The session of the proposed code.
-        spend: The probability of a false accept that the proposal may spend (`alpha_of`).
-        least: The smallest gain that is worth a change, as a share of a step.
-        over: Whether no more launches follow.
+    It may `spend` this probability of a false accept (`alpha_of`). `over` means that no more launches follow.
     """
     cases = compare(base, candidate).tables["cases"]
     worse = cases[cases["outcome"].isin(REGRESSIONS)]
     before, after = (side.timed.set_index(["repetition", "case"])["step_s"] for side in (base, candidate))
-    # Only repetitions in which both sessions have every case are used.
+    # Only repetitions with every case in both sessions are used.
     ratios = (after / before).unstack("case").dropna().to_numpy(dtype=float)
     logs = np.log(ratios).mean(axis=1)
     tests = judge({"": (np.zeros(len(logs)), logs)}, paired=True)

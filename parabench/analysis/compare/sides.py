@@ -57,8 +57,8 @@ def read_sides(base: str, candidate: str) -> tuple[SessionData, SessionData]:
 def read_several(stores: Sequence[tuple[Path, str | None]]) -> list[SessionData]:
     """Return the sessions of (database, id or label; None: the newest) pairs, each with a unique name as its `role`.
 
-    The role is the label, with the folder or file of the database if several have the label. Raises UsageError for
-    fewer than two sessions, for one session twice, and if there is no such training session.
+    The role is the shortest unique name. Raises UsageError for fewer than two sessions, for one session twice, and if
+    a session does not exist.
     """
     if len(stores) < 2:
         raise UsageError("one session has nothing to be compared with; name two or more results databases or sessions")
@@ -97,10 +97,9 @@ def interleaved(base: SessionData, candidate: SessionData) -> bool:
 
 
 def alike(base: SessionData, candidate: SessionData) -> list[SessionData]:
-    """Return the newest sessions in base's results database that repeat the base, without both sessions themselves.
+    """Return the newest sessions in base's results database that repeat the base, at most MOST_SESSIONS - 1.
 
-    They finished, have the same suite and environment, are not newer than both, and are not variants of an `ab`. At
-    most MOST_SESSIONS - 1 are returned.
+    They finished, have the same suite and environment, are not newer than both, and are not variants of an `ab`.
     """
     latest = max(base.session.started_utc, candidate.session.started_utc)
     names = ("id", "suite", "started_utc", "finished_utc")

@@ -26,7 +26,7 @@ from parabench.strategies import entry_of
 # Fields that change neither the computing of a rank nor the operations that it calls.
 _TRAVELS = ("algorithm", "nodes", "world_size")
 
-# If a strategy was measured with several values of one of these fields, the user must choose one.
+# If a strategy was measured with several values of such a field, the user must choose a value.
 MEASURED_APART = ("device", "model", "seq_len", "precision", "threads", "compile")
 
 NEEDED = "measure what predictions need: parabench run calibration --out FOLDER"
@@ -34,10 +34,9 @@ NEEDED = "measure what predictions need: parabench run calibration --out FOLDER"
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """The result of compute-only runs: the ranks of one node of `case` computed together and did not communicate.
+    """The result of compute-only runs of `case`: the ranks of one node computed together and did not communicate.
 
-    `jitter` has the steps of all launches, each divided by the step time of its launch. `peak_bytes` is the highest
-    peak memory of a rank.
+    `jitter` has all steps, relative to the step time of their launch. `peak_bytes` is the highest peak of a rank.
     """
 
     case: Case
@@ -67,8 +66,8 @@ class Computed:
 class Base:
     """The measurements for predictions. `rows` are collectives, `measured` are step times of training runs in seconds.
 
-    A node can run `room` ranks, limited by its devices or cores; None if unknown. `device_bytes` is the memory of the
-    smallest device; None without devices.
+    A node can run `room` ranks, by its devices or cores, None if unknown. `device_bytes` is the memory of the smallest
+    device, if any.
     """
 
     computed: tuple[Computed, ...]

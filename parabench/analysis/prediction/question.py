@@ -21,7 +21,7 @@ Axes = Mapping[str, tuple[Any, ...]]
 
 
 def cases(base: Base, world_sizes: Sequence[int], axes: Axes, ranks_per_node: int | None = None) -> list[Case]:
-    """Return the cases with these world sizes and the values of `axes`; other fields are those of measured cases.
+    """Return the cases with these world sizes and the values of `axes`; other fields are as measured.
 
     By default, `ranks_per_node` is the capacity of the measured machine. Raises UsageError if an option does not fit.
     """

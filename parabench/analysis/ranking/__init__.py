@@ -1,7 +1,7 @@
 """Rank configurations: find those that may be the fastest, and how much slower the others are.
 
-Configurations with the same workload are ranked. `stats.contrasts.fit` compares their launches, and `ranked` makes the
-rows of TABLES from its result. `sentences` and the report read them, and `best` writes them as JSON.
+`stats.contrasts.fit` compares the launches of each workload, and `ranked` makes the rows of TABLES from its result.
+`sentences` and the report read them.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def ranked(
         objective: The number to rank by.
         by: Axes for the table `by`, which has the best configuration for each of their values.
         cases: `case_table(launches)`, if it was computed before.
-        raced: Whether the session is a race.
+        raced: Whether the session used racing.
     """
     launches = launches[launches["repetition"] >= FIRST_REPETITION]
     if not len(launches):
@@ -253,8 +253,8 @@ def _resolution(
 ) -> Row:
     """Return cells of `workloads`: the precision of the comparison with the best, and the repetitions it needs.
 
-    If the best shared launches, comparisons with configurations that shared none (`apart`) contain the differences
-    between launches. They are imprecise, so they do not count for `half_width`.
+    If the best shared launches, configurations that shared none (`apart`) do not count for `half_width`, because
+    differences between launches make their comparison imprecise.
     """
     first, widths = order[0], effects.best_half_widths(order[0])
     shared = set(launches[launches["in_turns"]]["case"])
@@ -274,7 +274,7 @@ def _resolution(
 
 
 def _no_number(launches: pd.DataFrame, every: pd.DataFrame, ranked: pd.DataFrame, objective: Objective) -> str:
-    """Return why a workload has no number: `every` launch that counts, and those of `ranked` strategies."""
+    """Return why a workload has no number. `every` are the launches that count, `ranked` those to rank."""
     if len(ranked):
         return f"No successful launch has a value for {objective.name}, so the best configuration is unknown."
     if len(every):

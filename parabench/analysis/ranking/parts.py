@@ -1,7 +1,6 @@
 """Make further tables of a workload: curves of bucket sizes, the Pareto front, the best by axis, and baselines.
 
-`ranked` makes the tables `workloads` and `candidates`. Here, `cases` are configurations by id, and `rows` are the rows
-of a case table by id.
+Arguments named `cases` are configurations by id, and `rows` are the rows of a case table by id.
 """
 
 from __future__ import annotations
@@ -59,8 +58,8 @@ def curves(cases: Mapping[str, Case], labels: Mapping[str, str], effects: Effect
 def members(chosen: Sequence[str], cases: Mapping[str, Case], labels: Mapping[str, str]) -> list[Row]:
     """Return the rows of the table `members`: the `chosen` cases, with one row for the bucket sizes of a curve.
 
-    Its name has ranges of sizes, as in 'ddp ring, 10 to 25 MiB, 2 ranks'. All sizes within a range that were tried are
-    chosen, because `cases` has all configurations of the workload, including failed ones.
+    Its name has ranges, as in 'ddp ring, 10 to 25 MiB, 2 ranks'. They contain no other size of `cases`, which are all
+    of the workload.
     """
     found = []
     for ids in _groups(cases):
@@ -146,13 +145,7 @@ def best_by(
 ) -> list[Row]:
     """Return the rows of the table `by`: the best case for each value of `axes`; values without a number are last.
 
-    Args:
-        axes: The axes of the table.
-        cases: The configurations of the workload.
-        rows: The rows of the case table.
-        measured: The cases with a number.
-        order: The cases that can be compared, the best first.
-        near: The cases that may be the best of all; `None` if nothing is decided.
+    `measured` cases have a number, `order` those that are compared, and `near` those that may be the best.
     """
     groups: dict[tuple[str, ...], list[str]] = {}
     for case, configuration in cases.items():

@@ -35,7 +35,7 @@ Rows = dict[str, list[Row]]
 
 
 def confidences(launches: pd.DataFrame, cases: Iterable[str]) -> Numbers:
-    """Return the confidence level at which each case is eliminated: the level of the look after its last launch."""
+    """Return the confidence level for eliminating each case: the level of the look after its last launch."""
     looks = launches["repetition"].rank(method="dense").groupby(launches["case"]).max().clip(lower=FIRST_LOOK)
     return np.array([1 - ERROR / (look * (look - 1)) for look in map(looks.__getitem__, cases)])
 
@@ -74,11 +74,10 @@ def exits(rows: Rows) -> dict[str, Row]:
 def undecided(launches: pd.DataFrame, raced: bool, patient: bool = False) -> tuple[tuple[str, ...], float | None, bool]:
     """Return the configurations that another repetition should launch, in all workloads of a launch table.
 
-    Racing itself is limited by time. Otherwise the limit is MOST_REPETITIONS, and unless `patient` also the noise.
+    The limit of racing is time; otherwise it is MOST_REPETITIONS, and unless `patient` also the noise.
 
     Returns:
-        The ids, none if all workloads are decided; the widest half-width of their comparisons, `None` if it is unknown;
-        and whether a workload is left out, because more than MOST_REPETITIONS are needed to decide it.
+        The ids, their widest half-width if known, and whether a workload is too noisy.
     """
     # Repetitions whose launches all failed count, too. Otherwise they could go on forever.
     begun = launches.loc[launches["repetition"] >= FIRST_REPETITION, "repetition"].nunique()

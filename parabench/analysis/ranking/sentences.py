@@ -50,12 +50,12 @@ def number(row: Row, objective: Objective) -> str:
 
 
 def placed(rows: Rows, *places: str) -> list[Row]:
-    """Return the rows of `candidates` whose column `place` has one of these values, the best first."""
+    """Return the rows of `candidates` at these places (`best`, `tied`, ...), the best first."""
     return [row for row in rows["candidates"] if row["place"] in places]
 
 
 def _answer(rows: Rows, workload: Row, objective: Objective) -> Iterator[str]:
-    """Yield sentences about the best configurations and PyTorch's default, or why there is no answer."""
+    """Yield sentences about the best configurations and PyTorch's default, or the reason for a missing answer."""
     if workload["best"] is None:
         yield workload["why_not"]
         return

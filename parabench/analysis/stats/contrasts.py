@@ -103,7 +103,7 @@ class Stratum:
     correlation: Numbers  # the mean correlation of the differences of a case
 
     def of_pairs(self, confidence: float) -> float:
-        """Return Tukey's quantile for all pairs of cases; 1 if there is no comparison.
+        """Return Tukey's quantile for all pairs of cases; 1 without a comparison.
 
         Across cohorts, the levels have the larger variance, so their degrees of freedom are used.
         """
@@ -207,8 +207,7 @@ class Effects:
     def blocks_for(self, half_width: float, among: Sequence[str] = (), *, at_least: bool = False) -> int:
         """Return the number of blocks that gives a `half_width` between the best and the cases `among`.
 
-        By default, these are all cases, with the common noise. `at_least` uses the lower 95% bound of the noise. The
-        largest result is MOST_REPETITIONS + 1.
+        By default, these are all cases, with the common noise. `at_least` uses the lower 95% bound of the noise.
         """
         places = self.cases.get_indexer(pd.Index(among or self.cases))
         noise = math.sqrt(self.variances.iloc[places].nlargest(2).mean()) if among else self.strata[0].residual
@@ -406,7 +405,7 @@ class Between:
 
     @classmethod
     def allowed(cls, logs: Sequence[Numbers], allowance: float) -> Between:
-        """Return the assumed variation, `allowance` as a standard deviation; 0 means that sessions do not differ.
+        """Return an assumed standard deviation; 0 means that sessions do not differ.
 
         If the launches of a session differ by more, their variance is used: on a machine that drifts, the mean of a
         session is as uncertain as one launch.
@@ -441,7 +440,7 @@ class TTest:
     df: float
     p_slower: float  # one-sided, adjusted over all configurations by Holm's method
     p_faster: float
-    variances: tuple[float, ...]  # of the launches of each variant, or of the differences of pairs
+    variances: tuple[float, ...]  # one per variant, for its launches; or one for the differences of pairs
     counts: tuple[int, ...]  # the number of launches of each variant, or of pairs
     between: Between | None
     among: int  # the number of configurations
@@ -478,10 +477,10 @@ def judge(
     paired: bool,
     between: Mapping[Case, Between] | None = None,
 ) -> dict[Case, TTest]:
-    """Test the difference of candidate and base for each configuration that has enough launches.
+    """Test the difference of logarithms, candidate minus base, for each configuration with enough launches.
 
-    `cases` has the logarithms of the launches of (base, candidate). If they are `paired`, both have the same blocks in
-    the same order. Otherwise the test is Welch's t-test, with the variation between sessions if `between` has it.
+    `paired` variants have the same blocks in the same order. Otherwise the test is Welch's t-test, with the variation
+    between sessions if `between` has it.
     """
     logs = {
         case: tuple(np.asarray(side, dtype=float) for side in sides)
@@ -597,7 +596,7 @@ def geometric_mean(
     and D. L. Miller, "A practitioner's guide to cluster-robust inference", Journal of Human Resources 50 (2015), with m
     in place of the number of clusters. The two variants add up as in Welch's t-test.
 
-    Configurations with fewer than two launches of a variant are left out. If none remain, all are taken and there is no
+    Configurations with fewer than two launches of a variant are left out. If none remain, all are taken without an
     interval. `reason` explains configurations without a launch.
     """
     known = [sides for sides in logs if all(map(len, sides))]

@@ -1,7 +1,7 @@
 """Compute unions, intersections and differences of time intervals.
 
-One object has a set of intervals for each of many keys, such as the steps of a rank, so that all are computed in one
-vectorized pass. The ends of results are ends of the input, so there are no rounding errors.
+One object has the sets of many keys, such as the steps of a rank, for one vectorized pass. The ends of results are ends
+of the input, without rounding errors.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _both(a: Intervals, b: Intervals, keep: Callable[[Keys], Flags]) -> Interval
 
 
 def _sweep(key: Keys, start: Floats, end: Floats, weight: Keys, keep: Callable[[Keys], Flags]) -> Intervals:
-    """Return the intervals in which `keep` is true for the sum of weights."""
+    """Return the intervals whose sum of weights makes `keep` true."""
     keys, times = np.concatenate([key, key]), np.concatenate([start, end])
     order = np.lexsort((times, keys))
     keys, times, state = keys[order], times[order], np.cumsum(np.concatenate([weight, -weight])[order])
