@@ -57,8 +57,9 @@ def launch_number(seconds: Iterable[float], device: str) -> float | None:
 class LoopTime:
     """The wall time of a watched loop on one rank, after the first `first` steps.
 
-    `seconds` are the totals of the parts over all `steps`, some of them `instrumented`. In a group of `expensive` steps,
-    every `every`-th step (None: irregular) takes `extra_s` longer in one `part`, which is `share` of the loop.
+    `seconds` are the totals of the parts over all `steps`, of which `instrumented` had instruments. In each group of
+    `expensive` steps, every `every`-th step (None: irregular) takes `extra_s` longer in one `part`. In total, this is
+    `share` of the loop.
     """
 
     rank: int
