@@ -17,8 +17,8 @@ import pandas as pd
 from benchmarks.gate_truth import KINDS, print_alarms, print_passes, print_power, print_sessions, print_turns
 from benchmarks.simulator import Machine, Noise, launch_frame, numbers
 from parabench.analysis.compare.proposal import LEAST, MOST_PAIRS, Judgement, alpha_of, judged
+from parabench.analysis.ranking import ranked
 from parabench.analysis.ranking.race import FIRST_LOOK, confidences, undecided
-from parabench.analysis.ranking.ranking import ranked
 from parabench.analysis.stats.contrasts import MOST_REPETITIONS, fit, judge
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
@@ -60,8 +60,8 @@ def until_decided(
         seconds = machine.session(truth, loudness, mood)
         rows = [(cases[i], repetition, seconds[i, repetition]) for repetition in range(repetitions) for i in range(12)]
         repetition = repetitions
-        while (left := undecided(numbers(rows), raced=False)).cases and repetition < MOST_REPETITIONS:
-            again = [i for i in range(12) if cases[i].id in left.cases]
+        while (left := undecided(numbers(rows), raced=False)[0]) and repetition < MOST_REPETITIONS:
+            again = [i for i in range(12) if cases[i].id in left]
             rows += [(cases[i], repetition, seconds[i, repetition]) for i in again]
             repetition += 1
         (found,) = ranked(numbers(rows))

@@ -15,8 +15,8 @@ from benchmarks.simulator import PURE, QUIET, SHARED, UNLIKE, Machine, Noise
 from parabench.analysis.compare.comparison import ALPHA, TOLERANCE, Outcome, speed
 from parabench.analysis.compare.gate import Verdict
 from parabench.analysis.compare.sides import ALLOWANCE, FEWEST_SESSIONS
+from parabench.analysis.launch_number import compared
 from parabench.analysis.stats.contrasts import MOST_LAUNCHES, Between, TTest, judge
-from parabench.analysis.turns import compared
 
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
 

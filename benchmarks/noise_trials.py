@@ -42,7 +42,7 @@ def trial(pilot: Numbers, later: Numbers) -> tuple[float, float]:
     assert own is not None
     tests = judge({case: (np.zeros(n), later[case]) for case in range(cases)}, paired=True).values()
     typical = math.exp(float(np.mean([math.log((test.high - test.low) / 2) for test in tests])))
-    tolerance = least_tolerance(own.own, n) / least_tolerance(spread.own, n)
+    tolerance = least_tolerance(own.by_case, n) / least_tolerance(spread.by_case, n)
     return math.expm1(typical) / half_width(spread.typical, n), tolerance
 
 
@@ -101,7 +101,7 @@ def detected(recordings: list[Numbers]) -> Iterator[float]:
                 after = spread_of(differences[:, first + pairs :])
                 assert before is not None
                 assert after is not None
-                if pairs >= pairs_needed(cases, before.alike):
+                if pairs >= pairs_needed(cases, before.inflation):
                     least, predicted = (least_change(each.typical, 12, cases) for each in (after, before))
                     yield least / predicted
 

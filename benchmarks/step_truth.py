@@ -26,7 +26,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.ratios import mean_ratio
-from parabench.analysis.turns import compared
+from parabench.analysis.launch_number import compared
 from parabench.models.reference import GPT, next_token_loss
 from parabench.plan.case import Case
 from parabench.probes.step_clock import StepClock

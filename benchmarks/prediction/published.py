@@ -29,9 +29,8 @@ from parabench.analysis.prediction.program import (
     OPTIMIZER,
     Call,
     Event,
-    Group,
     Program,
-    timeline,
+    simulated,
 )
 from parabench.store.record import CALL, PART, WAIT_FOR, WORK
 
@@ -127,7 +126,7 @@ def forecasts(table: Table) -> list[Forecast]:
 def step_s(table: Table, gpus: int, work_s: float) -> float:
     """Return the seconds of a step of so many GPUs that compute for `work_s`."""
     program = (_ddp if table.strategy == DDP else _fsdp)(table, gpus, work_s)
-    return timeline(program, _takes(table.within, table.between, gpus)).step_s
+    return simulated(program, _takes(table.within, table.between, gpus))[0]
 
 
 def compute_s(table: Table) -> float:
@@ -186,11 +185,11 @@ def _fsdp(table: Table, gpus: int, work_s: float) -> Program:
 
     def gather(parameters: int) -> int:
         """Add a call and return its number."""
-        add(CALL, Call("all_gather", round(parameters * table.gathered), Group(gpus)))
+        add(CALL, Call("all_gather", round(parameters * table.gathered), range(gpus)))
         return sum(kind == CALL for kind, _ in events) - 1
 
     def reduce(parameters: int) -> None:
-        add(CALL, Call("reduce_scatter", round(parameters * table.reduced), Group(gpus)))
+        add(CALL, Call("reduce_scatter", round(parameters * table.reduced), range(gpus)))
 
     add(PART, "forward")
     root, newest = gather(table.root), gather(sizes[0])

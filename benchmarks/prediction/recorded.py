@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks.prediction.machines import DONE, STORE, Machine
 from benchmarks.prediction.measured import measured
 from benchmarks.prediction.sessions import base, held
-from parabench.analysis.prediction.base import Base, Computed, computed_of, sessions_of, trainings
+from parabench.analysis.prediction.base import Base, Computed, computed_of, sessions_of, training_step_times
 from parabench.analysis.prediction.links import Row, measured_rows
 from parabench.analysis.prediction.program import Event, Program, program_of
 from parabench.plan.case import DEFAULTS, Case
@@ -47,7 +47,7 @@ def record(folder: Path) -> None:
                 for one in computed_of(results, session)
             ],
             "rows": [_rounded(row) for row in measured_rows(results, sessions_of(results, "collectives"))],
-            "measured": [[_fields(case), _rounded(step_s)] for case, step_s in trainings(results).items()],
+            "measured": [[_fields(case), _rounded(step_s)] for case, step_s in training_step_times(results).items()],
         }
     truths = []
     for each in held():

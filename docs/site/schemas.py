@@ -25,7 +25,7 @@ from parabench.analysis.collectives import crossover
 from parabench.analysis.compare import gate, machines
 from parabench.analysis.history import TABLES as HISTORY
 from parabench.analysis.prediction import predict
-from parabench.analysis.ranking.tables import TABLES as BEST
+from parabench.analysis.ranking import TABLES as BEST
 from parabench.analysis.step.recorded import COMPARED
 from parabench.commands.doctor import TABLES as DOCTOR
 from parabench.commands.init import TABLES as CHECK

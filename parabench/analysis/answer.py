@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 VERSION = 1
 # The columns of a table and the types of their cells. docs/site/keys.toml has their meanings.
 Columns = Mapping[str, Any]
+# A row of a table by column. Unknown values are None.
+Row = dict[str, Any]
 # The rows of tables by name. A row is a record with the cells as attributes, a mapping, or a record and a mapping.
 Rows = Mapping[str, Iterable[Any]]
 # Rows of tables by name, if all rows are mappings.
@@ -81,7 +83,7 @@ def columns(record: type[Any], *without: str, **more: Any) -> dict[str, Any]:
 
 
 def keyed(records: Iterable[object], **more: Any) -> list[tuple[object, dict[str, Any]]]:
-    """Return rows that have these cells in common."""
+    """Return a row for each record, with the cells `more` in common."""
     return [(each, more) for each in records]
 
 
@@ -97,7 +99,7 @@ def table(columns: Columns, rows: Iterable[Any]) -> pd.DataFrame:
 
 
 def tables(declared: Mapping[str, Columns], rows: Rows) -> dict[str, pd.DataFrame]:
-    """Return all declared tables, also empty ones."""
+    """Return a table for each declaration; tables without rows are empty."""
     assert rows.keys() <= declared.keys()
     return {name: table(columns, rows.get(name, ())) for name, columns in declared.items()}
 
@@ -119,7 +121,7 @@ def _kinds(hint: Any) -> set[Any]:
 
 
 def _fits(hint: Any) -> bool:
-    """Return whether a cell can hold such a value: a number, a string, a boolean, or a list of these."""
+    """Return whether a cell can have a value of this type: a number, a string, a boolean, or a tuple of these."""
     scalars = (str, int, float, bool)
     return all(
         (isinstance(each, type) and issubclass(each, (*scalars, Enum)))

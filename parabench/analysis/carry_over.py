@@ -1,6 +1,6 @@
-"""Shared launches of a session: the noise floor of an A/A test, and interference.
+"""Test shared launches: the noise floor of an A/A test, and interference between interleaved configurations.
 
-Interference: does a configuration's turn depend on the configuration before it? Every session with shared launches is
+With interference, a configuration's turn depends on the configuration before it. Every session with shared launches is
 tested. The model is a crossover trial (B. Jones and M. G. Kenward, "Design and Analysis of Cross-Over Trials", 3rd ed.,
 2014, chapter 5):
 
@@ -22,11 +22,11 @@ import numpy as np
 import pandas as pd
 
 from parabench.analysis import format
+from parabench.analysis.launch_number import compared, step_turns, turns_of
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.contrasts import SHARP_ENOUGH, Numbers, components
 from parabench.analysis.stats.quantiles import t_quantile
-from parabench.analysis.turns import compared, step_turns, turns_of
 from parabench.plan.schedule import TrainingSchedule, orders
 from parabench.store.record import TWIN_REPETITION, Status
 from parabench.store.results import records
@@ -48,8 +48,8 @@ _TINY = 1e-9
 class SharedLaunch:
     """The turns of a shared launch.
 
-    `names` are its configurations by place. `rows` are the places whose steps are all known, and `turns` the logarithms
-    of their turns, of shape (rows, rounds).
+    `names` are its configurations, in the order of the launch. `rows` are the indices of those whose steps are all
+    known, and `turns` are the logarithms of their turns, of shape (rows, rounds).
     """
 
     names: tuple[str, ...]
@@ -60,28 +60,28 @@ class SharedLaunch:
     @property
     def cases(self) -> list[str]:
         """The configurations of `rows`."""
-        return [self.names[place] for place in self.rows]
+        return [self.names[row] for row in self.rows]
 
 
 def shared_launches_of(seen: SessionData) -> list[SharedLaunch]:
     """Return the successful shared launches of a session, with the configurations whose steps are all known."""
     table = seen.numbers[seen.numbers["status"] == Status.OK]
-    told = turns_of(table["facts"]).dropna()
-    turns = step_turns(told, table["launch_id"], seen.results.steps)
+    interleaving = turns_of(table["facts"]).dropna()
+    turns = step_turns(interleaving, table["launch_id"], seen.results.steps)
     groups: dict[tuple[Any, ...], dict[int, Any]] = {}
-    for at, each in told.items():
+    for at, each in interleaving.items():
         groups.setdefault((each["protocol"]["seed"], *each["cases"]), {})[each["place"]] = at
     found = []
     for (_, *names), places in groups.items():
         whole = {place: turns[places[place]] for place in sorted(places) if places[place] in turns}
         if len(whole) > 1:
-            schedule = TrainingSchedule.from_dict(told[next(iter(places.values()))]["protocol"])
+            schedule = TrainingSchedule.from_dict(interleaving[next(iter(places.values()))]["protocol"])
             found.append(SharedLaunch(tuple(names), schedule, tuple(whole), np.array(list(whole.values()))))
     return found
 
 
 def noise_floor(seen: SessionData) -> list[str]:
-    """Return the noise floor of an A/A test (`--aa`), or nothing without copies.
+    """Return a line with the noise floor of an A/A test (`--aa`); none if no configuration has a copy.
 
     'Two copies of X differed by 0.4% (95%: ±0.9%) in 5 shared launches.'
     """
@@ -133,13 +133,13 @@ class CarryOver:
 
 
 def carry_over(seen: SessionData) -> CarryOver | None:
-    """Test a session. Return `None` if no configurations shared a launch."""
+    """Test a session for interference. Return `None` if no configurations shared a launch."""
     launches = seen.once(shared_launches_of)
     return judge(launches) if launches else None
 
 
 def judge(launches: Sequence[SharedLaunch]) -> CarryOver:
-    """Test shared launches."""
+    """Test shared launches for interference."""
     from scipy.special import stdtr, stdtrit  # takes a fifth of a second to import, which most commands do not need
 
     names = list(dict.fromkeys(name for each in launches for name in each.names))
@@ -178,7 +178,10 @@ def _estimate(launches: Sequence[SharedLaunch], names: Sequence[str]) -> tuple[N
 
 
 def _robust_fit(tables: Sequence[Numbers], x: Numbers, inverse: Numbers, df: int) -> tuple[Numbers, float]:
-    """Return Huber's estimate and its variance: residuals beyond the limit are clipped, and the fit is repeated."""
+    """Return Huber's estimate of the effects, and the variance of a turn.
+
+    Residuals beyond a limit are clipped, and the fit is repeated.
+    """
     y = np.concatenate([each.ravel() for each in tables])
     working, splits = y, np.cumsum([each.size for each in tables])[:-1]
     for _ in range(_MOST_FITS):
@@ -199,7 +202,10 @@ def _robust_fit(tables: Sequence[Numbers], x: Numbers, inverse: Numbers, df: int
 
 
 def _design(launch: SharedLaunch, names: Sequence[str]) -> Numbers:
-    """Return the predecessor of each turn, of shape (cases, rounds, names + 1); the last is the start of a round."""
+    """Return the design matrix: 1 for the predecessor of each turn; shape (rows, rounds, names + 1).
+
+    The last column is 1 at the start of a round.
+    """
     own = launch.names
     rounds = orders(len(own), launch.schedule.rounds, launch.schedule.seed)
     before = np.zeros((len(own), len(rounds), len(names) + 1))
@@ -213,14 +219,14 @@ def _design(launch: SharedLaunch, names: Sequence[str]) -> Numbers:
 
 
 def _centered(table: Numbers) -> Numbers:
-    """Return the table without the levels of its rows and columns."""
+    """Return the table minus the means of its rows and columns."""
     table = table - table.mean(axis=0, keepdims=True)
     found: Numbers = table - table.mean(axis=1, keepdims=True)
     return found
 
 
 def sentence(tested: CarryOver, labels: Mapping[str, str]) -> str:
-    """Describe the effect that was found, or how much is ruled out."""
+    """Return a sentence about the interference that was found, or about the bound if none was found."""
     if found := tested.found:
         slower = f"{format.percent(abs(found['size']))} {'slower' if found['size'] > 0 else 'faster'}"
         return (

@@ -1,4 +1,4 @@
-"""The detail tables of a session: its steps, its collective calls, and the memory of its ranks.
+"""Make the detail tables of a session: its steps, its collective calls, and the memory of its ranks.
 
 docs/reference/numbers.md lists the columns.
 """
@@ -74,5 +74,6 @@ def _pivoted(seen: SessionData, columns: dict[str, str], keys: Sequence[str], wh
 
 
 def _with_case(seen: SessionData, rows: pd.DataFrame, columns: dict[str, str]) -> pd.DataFrame:
+    """Return the rows with the columns of their launch, in the order of `columns`."""
     of_launch = seen.numbers.drop_duplicates("launch_id")[list(_LAUNCH)]
     return rows.merge(of_launch, on="launch_id")[list(columns)]

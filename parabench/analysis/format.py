@@ -1,4 +1,4 @@
-"""Numbers as text: sensible digits, one unit per quantity. None and NaN are "unknown", never 0."""
+"""Format numbers, quantities and lists as text. None and NaN are "unknown", never 0."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def in_lines(sentences: Sequence[str]) -> list[str]:
 
 
 def warnings(findings: Iterable[Finding]) -> list[str]:
-    """Return findings as lines of text, each with its advice."""
+    """Return two lines for each warning: its message and its advice."""
     return [line for each in findings for line in (f"warning: {each.message}", f"advice: {each.advice}")]
 
 
@@ -85,11 +85,12 @@ def cell(value: Any) -> Any:
 
 
 def digits(value: float, significant: int = 3) -> str:
-    """Return `value` with that many significant digits, whole above that: 0.0123, 41.2, 1,234."""
+    """Return `value` with this many significant digits, but at least all digits of an integer: 0.0123, 41.2, 1,234."""
     return f"{value:,.{_decimals(value, significant)}f}"
 
 
 def _decimals(value: float, significant: int = 3) -> int:
+    """Return the number of decimals that shows this many significant digits."""
     exponent = int(f"{value:.{significant - 1}e}".partition("e")[2])  # after rounding: 9.999 is 10.0
     return max(0, significant - 1 - exponent) if value else 0
 
@@ -144,7 +145,7 @@ def milliseconds_between(low_s: float, high_s: float) -> str:
 
 
 def duration(seconds: float, significant: int = 2) -> str:
-    """Return a time to wait: '0.8 s', '40 s', '12 min', '3.5 h'."""
+    """Return a duration in seconds, minutes or hours: '0.8 s', '40 s', '12 min', '3.5 h'."""
     if seconds < 99.5:
         return f"{digits(seconds, significant)} s"
     return f"{seconds / 60:.0f} min" if seconds < 99.5 * 60 else f"{digits(seconds / 3600, 2)} h"
@@ -201,11 +202,14 @@ def staleness(mean: float, most: float) -> str:
     return f"{digits(mean, 2)} updates on average, {most:.0f} at most"
 
 
-# ---- half-widths of intervals: with the decimals of the value, or one digit if that shows 0; '<0.001' if that would
-# take more than two decimals more
+# ---- half-widths of intervals
 
 
-def _beside(margin: float, of: float) -> str:
+def _margin(margin: float, of: float) -> str:
+    """Return the half-width of a value `of` as text, with the decimals of the value.
+
+    If that shows 0, it has one significant digit. If that needs more than two additional decimals, it is '<0.001'.
+    """
     most = _decimals(of) + 2
     if not margin or _decimals(margin, 1) > most:
         return f"<{10.0**-most:.{most}f}"
@@ -214,7 +218,7 @@ def _beside(margin: float, of: float) -> str:
 
 def margin_ms(margin_s: float, of_s: float) -> str:
     """Return the ± of a step time in ms, without the unit: '0.4'."""
-    return _beside(margin_s * 1e3, of_s * 1e3)
+    return _margin(margin_s * 1e3, of_s * 1e3)
 
 
 def margin(margin_s: float, of_s: float) -> str:
@@ -224,12 +228,12 @@ def margin(margin_s: float, of_s: float) -> str:
 
 def margin_mib(margin_bytes: float, of_bytes: float) -> str:
     """Return the ± of memory: '3.1 MiB'."""
-    return f"{_beside(margin_bytes / MIB, of_bytes / MIB)} MiB"
+    return f"{_margin(margin_bytes / MIB, of_bytes / MIB)} MiB"
 
 
 def margin_rate(margin: float, of: float) -> str:
     """Return the ± of a throughput, without its unit: '120'."""
-    return rate(margin) if margin >= 100 else _beside(margin, of)
+    return rate(margin) if margin >= 100 else _margin(margin, of)
 
 
 def plus_minus(margin: str) -> str:

@@ -1,4 +1,4 @@
-"""The step times of each configuration over sessions of one or more results databases, and their change points.
+"""Follow the step times of each configuration over the sessions of results databases, and find change points.
 
 `History.series` has a row for each case of each suite, with its sessions (`points`) and its change points (`shifts`).
 docs/site/keys.toml describes every field.
@@ -30,7 +30,7 @@ from parabench.store.results import Results, records
 
 # The weight of the variance of all sessions of a series, in launches of the session itself.
 SERIES_WEIGHT = 1.0
-# More simultaneous changes than this are cut.
+# A sentence lists at most this many changes of the environment.
 MOST_CHANGES = 4
 NOTHING = "nothing else that is recorded changed then"
 
@@ -64,7 +64,7 @@ Series = dict[str, Any]
 
 @dataclass(frozen=True)
 class History:
-    """All cases, the most urgent first; `visits` are the sessions, the oldest first.
+    """The history of all cases, the most urgent first. `visits` are the sessions, the oldest first.
 
     `machine` has the differences of machine and software of each session from the previous judged session of its suite,
     without the commit, which nearly always changes.
@@ -81,12 +81,12 @@ def history(
     """Return the history of training runs.
 
     Args:
-        case: only cases whose label contains this text, or whose id starts with it.
-        suite: only sessions of this suite.
-        since: only sessions that started then or later (ISO 8601, UTC).
+        case: Part of a label, or the start of an id.
+        suite: Only sessions of this suite.
+        since: Only sessions since this time (ISO 8601, UTC).
 
     Raises:
-        UsageError: there is no such session or case.
+        UsageError: If no session or case is left.
     """
     found = visits_of(stores)
     visits = [
@@ -104,7 +104,7 @@ def history(
 
 
 def visits_of(stores: Sequence[Results]) -> list[SessionData]:
-    """Return all sessions of training runs, the oldest first. If databases share a session, its fullest copy counts."""
+    """Return all sessions of training runs, the oldest first. For copies of a session, the one with most launches."""
     found = [
         (int((results.launch["session_id"] == session.id).sum()), data_of(results, session))
         for results in stores
@@ -142,7 +142,7 @@ def of_visits(visits: Sequence[SessionData], case: str | None = None) -> History
 
 
 def _launches(visits: Sequence[SessionData]) -> pd.DataFrame:
-    """Return the repetitions of all visits, with columns of `numbers.numbers`; each database is read once.
+    """Return the launches of all visits, except references, with columns of `numbers.numbers`.
 
     `visit` is the index of the session in `visits`, `suite` is its suite, and `label` is unique among all cases.
     """
@@ -236,6 +236,7 @@ def _points(table: pd.DataFrame, launch_sd: float | None) -> pd.DataFrame:
 def _shift(
     before: Level, after: Level, visits: Sequence[SessionData], judged: list[int], devices: set[str]
 ) -> dict[str, Any]:
+    """Return the row of `shifts` for a change from one level to the next, with the environment that `changed`."""
     difference = after.mean - before.mean
     half = float(ndtri((1 + CONFIDENCE) / 2)) * math.hypot(before.error, after.error)
     visit, last = judged[after.start], judged[after.start - 1]
@@ -278,14 +279,17 @@ def sentence(found: History) -> str:
 
 
 def lines(found: History, every: bool = False) -> list[str]:
-    """Return the answer as lines of text: cases that changed, or whose newest session is an outlier; or all."""
+    """Return the answer as lines of text: all cases, or those that changed or whose newest session is an outlier."""
     shown = [each["sentence"] for each in found.series if every or each["shifts"] or each["away"] is not None]
     return [sentence(found), *shown]
 
 
 def _texts(series: Series, visits: Sequence[SessionData]) -> dict[str, str]:
-    """Return the `note` of a case, remarks about a short series and its newest session, and the `sentence`: the state,
-    the newest step time, the last change, the whole change, and the note."""
+    """Return the `note` and the `sentence` of a case.
+
+    The note has remarks about a short series and about its newest session. The sentence has the state, the newest step
+    time, the last change, the whole change, and the note.
+    """
     start, parts = f"{series['state']}: {series['label']}", []
     sessions = format.count(int(series["points"]["level_s"].notna().sum()), "session")
     step_s = series["points"]["step_time_s"].dropna()
@@ -315,7 +319,7 @@ def _texts(series: Series, visits: Sequence[SessionData]) -> dict[str, str]:
 
 
 def arrow(change: Difference) -> str:
-    """Return a change in few words: 'torch 2.12 → 2.13'."""
+    """Return a change of the environment in a few words: 'torch 2.12 → 2.13'."""
     return f"{change.name} {change.base} → {change.candidate}"
 
 

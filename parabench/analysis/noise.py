@@ -1,7 +1,7 @@
-"""The smallest slowdown that `ab` can detect here, by minutes, predicted from launches of two interleaved variants.
+"""Predict the smallest slowdown that `ab` can detect in some minutes, from a pilot, which is a short run of `ab`.
 
-A `Pilot` has the differences between pairs of launches, `Spread` their standard deviation, and `sensitivity` makes the
-answer. docs/site/keys.toml describes every column.
+`Spread` is the standard deviation of the pairs of launches in a `Pilot`, and `sensitivity` makes the answer.
+docs/site/keys.toml describes every column.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from scipy.optimize import brentq
 from scipy.special import nctdtrinc, ndtri, polygamma, psi, stdtrit
 
 from parabench.analysis import format
-from parabench.analysis.answer import Answer, Columns, rows, tables
+from parabench.analysis.answer import Answer, Columns, Row, rows, tables
 from parabench.analysis.compare.comparison import ALPHA
 from parabench.analysis.compare.sides import side_of
 from parabench.analysis.numbers import LAUNCH_NUMBERS
 from parabench.analysis.session import SessionData, select_session, select_sessions, split
 from parabench.analysis.stats import CONFIDENCE
-from parabench.analysis.stats.contrasts import FEWEST_LAUNCHES, LEAST_SD, MOST_LAUNCHES, POWER, Numbers, shown
+from parabench.analysis.stats.contrasts import FEWEST_LAUNCHES, LEAST_SD, MOST_LAUNCHES, POWER, Numbers, power_of
 from parabench.errors import UsageError
 from parabench.store.results import load
 
-# The minutes and slowdowns that the answer is for, and those in its sentence.
+# The rows of the tables: durations of `ab` in minutes, and slowdowns. The sentence has SHOWN and TOLERANCE.
 BUDGETS, SHOWN = (1.0, 3.0, 5.0, 12.0, 30.0), (3.0, 12.0)
 CHANGES, TOLERANCE = (0.1, 0.05, 0.02, 0.01), 0.02
 # An answer should be right within the factor RIGHT_WITHIN in INTERVAL of runs. The error of the pilot may be
@@ -35,8 +35,8 @@ CHANGES, TOLERANCE = (0.1, 0.05, 0.02, 0.01), 0.02
 # cases needs FEWEST_PAIRS (`python -m benchmarks.noise_trials simulated`).
 RIGHT_WITHIN, KNOWN_WITHIN, FEWEST_PAIRS = 1.5, 1.3, 8
 INTERVAL = 0.9
-# The variance of the log variances of later launches, relative to constant normal noise. It was 1 to 2 on two busy
-# cores. In simulations with heavy tails and a drifting level, it was 1.3 to 2.3 with up to four cases.
+# The sampling variance of log standard deviations in later launches, relative to constant normal noise. It was 1 to 2
+# on two busy cores. In simulations with heavy tails and a drifting level, it was 1.3 to 2.3 with up to four cases.
 RESTLESS = 2.0
 # Larger differences of logarithms are not distinguished.
 MOST_DIFFERENCE = 50.0
@@ -44,7 +44,7 @@ MOST_DIFFERENCE = 50.0
 
 @dataclass(frozen=True)
 class Pilot:
-    """Measured pairs of launches."""
+    """The pairs of launches of two interleaved variants, to estimate their noise."""
 
     suite: str
     rounds: int | None  # None if whole launches alternate
@@ -56,6 +56,7 @@ class Pilot:
 
     @property
     def pairs(self) -> int:
+        """The number of pairs that all cases have."""
         return int(self.differences.shape[1])
 
     def minutes(self, launches: Any) -> Any:
@@ -65,12 +66,17 @@ class Pilot:
 
 @dataclass(frozen=True)
 class Spread:
-    """The standard deviation of the log-ratio of a pair."""
+    """The standard deviation of the log-ratio of a pair of launches."""
 
     typical: float  # the geometric mean over cases
-    off: float  # the factor between `typical` and each end of its INTERVAL
-    own: Numbers  # each case has a value, shrunk to the typical one
-    alike: float  # the increase of the variance of `typical` by correlation between cases, a factor
+    factor: float  # from `typical` to each end of its interval, with the confidence INTERVAL
+    by_case: Numbers  # the value of each case, shrunk toward the typical one
+    inflation: float  # the increase of the variance of log(typical) by correlation between cases, a factor
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The ends of the interval of `typical`."""
+        return self.typical / self.factor, self.typical * self.factor
 
 
 # The tables of the answer. `seen` has the result of an `ab` of some minutes, `needs` the launches and minutes that `ab`
@@ -91,7 +97,6 @@ TABLES: dict[str, Columns] = {
         "high_minutes": float | None, "gate_launches": int | None, "gate_minutes": float | None,
     },
 }  # fmt: skip
-Row = dict[str, Any]
 
 
 # ---- the pilot
@@ -150,9 +155,9 @@ def spread_of(differences: Numbers) -> Spread | None:
     logs = np.log(np.maximum(differences.std(axis=1, ddof=1), LEAST_SD)) - _bias(half)
     error = float(polygamma(1, half)) / 4
     beyond = max(0.0, float(logs.var(ddof=1)) - error) if cases > 1 else 0.0
-    alike, typical = _alike(differences), float(logs.mean())
+    inflation, typical = _inflation(differences), float(logs.mean())
     own = np.exp(typical + (logs - typical) * beyond / (beyond + error))
-    return Spread(math.exp(typical), _off(cases, alike, pairs), own, alike)
+    return Spread(math.exp(typical), _factor(cases, inflation, pairs), own, inflation)
 
 
 def _bias(half: Any) -> Any:
@@ -160,15 +165,17 @@ def _bias(half: Any) -> Any:
     return (psi(half) - np.log(half)) / 2
 
 
-def _off(cases: int, alike: float, *pairs: int) -> float:
-    """Return the factor between the typical standard deviation and the ends of its INTERVAL; for two numbers of pairs,
-    the factor of their ratio."""
-    variance = sum(alike * float(polygamma(1, (each - 1) / 2)) / 4 / cases for each in pairs)
+def _factor(cases: int, inflation: float, *pairs: int) -> float:
+    """Return the factor from the typical standard deviation to the ends of its interval.
+
+    For two numbers of pairs, it is the factor of the ratio of two typical standard deviations.
+    """
+    variance = sum(inflation * float(polygamma(1, (each - 1) / 2)) / 4 / cases for each in pairs)
     return math.exp(float(ndtri((1 + INTERVAL) / 2)) * math.sqrt(variance))
 
 
-def _alike(differences: Numbers) -> float:
-    """Return the variance of the mean log variance over cases, relative to independent cases.
+def _inflation(differences: Numbers) -> float:
+    """Return the variance of the mean log standard deviation over cases, relative to independent cases.
 
     Log variances correlate by the square of the correlation of the differences, which is 1 / (pairs - 1) by chance.
     """
@@ -183,13 +190,13 @@ def _alike(differences: Numbers) -> float:
     return float(1 + (cases - 1) * max(0.0, (mean - by_chance) / (1 - by_chance)))
 
 
-def pairs_needed(cases: int, alike: float) -> int:
-    """Return the number of pairs that determine the typical spread within KNOWN_WITHIN."""
-    return next(n for n in range(FEWEST_PAIRS, MOST_LAUNCHES) if _off(cases, alike, n) <= KNOWN_WITHIN)
+def pairs_needed(cases: int, inflation: float) -> int:
+    """Return the number of pairs that determines the typical spread within a factor of KNOWN_WITHIN."""
+    return next(n for n in range(FEWEST_PAIRS, MOST_LAUNCHES) if _factor(cases, inflation, n) <= KNOWN_WITHIN)
 
 
 def least_change(sd: float, launches: Any, cases: int) -> Any:
-    """Return the smallest slowdown of one case that is a regression in POWER of runs, a fraction.
+    """Return the smallest slowdown of one case, a fraction, that is reported as a regression in POWER of runs.
 
     Holm's method tests the slowest case at ALPHA / cases.
     """
@@ -199,24 +206,26 @@ def least_change(sd: float, launches: Any, cases: int) -> Any:
 
 
 def half_width(sd: float, launches: int) -> float:
-    """Return the typical half-width of the 95% interval of a ratio, a fraction: few pairs rarely have a spread that is
-    larger than the true one."""
+    """Return the typical half-width of the 95% interval of a ratio, a fraction.
+
+    The typical standard deviation of a few pairs is smaller than the true one (`_bias`).
+    """
     typical = sd * math.exp(_bias((launches - 1) / 2))
     return math.expm1(float(stdtrit(launches - 1, (1 + CONFIDENCE) / 2)) * typical / math.sqrt(launches))
 
 
 def passes(sds: Numbers, launches: Any, tolerance: float) -> Any:
-    """Return a lower bound of the probability that equal variants pass in all cases (Bonferroni), by launches.
+    """Return a lower bound of the probability that equal variants pass in all cases (Bonferroni).
 
-    `sds` has the standard deviation of a pair of each case.
+    `sds` has the standard deviation of a pair of each case. The result has the shape of `launches`.
     """
     errors = np.divide.outer(sds, np.sqrt(launches))
     df = np.broadcast_to(np.subtract(launches, 1.0), errors.shape)
-    return 1 - (1 - shown(math.log1p(tolerance) / errors, df)).sum(axis=0)
+    return 1 - (1 - power_of(math.log1p(tolerance) / errors, df)).sum(axis=0)
 
 
 def least_tolerance(sds: Numbers, launches: int) -> float:
-    """Return the smallest tolerance that such a gate passes in POWER of runs."""
+    """Return the smallest tolerance that equal variants pass in POWER of runs."""
 
     def lacks(difference: float) -> float:
         return POWER - float(passes(sds, launches, math.expm1(difference)))
@@ -228,11 +237,11 @@ def least_tolerance(sds: Numbers, launches: int) -> float:
 
 
 def sensitivity(pilot: Pilot) -> Answer:
-    """Return the answer that a pilot gives."""
+    """Return the answer of `parabench noise` from a pilot."""
     spread, cases = spread_of(pilot.differences), len(pilot.cases)
     # Two pairs or fewer cannot show whether cases vary together.
-    alike = spread.alike if spread and pilot.pairs > FEWEST_LAUNCHES else 1.0
-    needed = pairs_needed(cases, alike) if cases else FEWEST_PAIRS
+    inflation = spread.inflation if spread and pilot.pairs > FEWEST_LAUNCHES else 1.0
+    needed = pairs_needed(cases, inflation) if cases else FEWEST_PAIRS
     row: Row = dict.fromkeys(TABLES["pilot"]) | {
         "exit_code": 3,
         "suite": pilot.suite,
@@ -248,9 +257,9 @@ def sensitivity(pilot: Pilot) -> Answer:
     seen: list[Row] = []
     needs: list[Row] = []
     if spread is not None:
-        at = int(np.argmax(spread.own))
-        sds = {"sd": spread.typical, "sd_low": spread.typical / spread.off, "sd_high": spread.typical * spread.off}
-        sds["noisiest_sd"] = float(spread.own[at])
+        at = int(np.argmax(spread.by_case))
+        sds = dict(zip(("sd_low", "sd_high"), spread.interval, strict=True)) | {"sd": spread.typical}
+        sds["noisiest_sd"] = float(spread.by_case[at])
         row |= {name: math.expm1(sd) for name, sd in sds.items()} | {"noisiest": pilot.cases[at]}
         if pilot.pairs >= needed:
             row["exit_code"] = 0
@@ -263,7 +272,7 @@ def _predicted(pilot: Pilot, spread: Spread) -> tuple[list[Row], list[Row]]:
     MOST_LAUNCHES."""
     launches, cases = np.arange(FEWEST_LAUNCHES, MOST_LAUNCHES + 1), len(pilot.cases)
     minutes = pilot.minutes(launches)
-    sds = {"low": spread.typical / spread.off, "change": spread.typical, "high": spread.typical * spread.off}
+    sds = dict(zip(("low", "high"), spread.interval, strict=True)) | {"change": spread.typical}
     changes = {name: least_change(sd, launches, cases) for name, sd in sds.items()}
     seen, needs = [], []
     for budget in BUDGETS:
@@ -272,10 +281,10 @@ def _predicted(pilot: Pilot, spread: Spread) -> tuple[list[Row], list[Row]]:
         if at >= 0:
             n = int(launches[at])
             # The spreads of the pilot and of the run both have an error. Later changes of the noise are unknown.
-            off = _off(cases, RESTLESS * spread.alike, pilot.pairs, n)
+            factor = _factor(cases, RESTLESS * spread.inflation, pilot.pairs, n)
             row |= {name: float(values[at]) for name, values in changes.items()}
-            row |= {"launches": n, "half_width": half_width(spread.typical, n), "sure": off <= RIGHT_WITHIN}
-            row["tolerance"] = least_tolerance(spread.own, n)
+            row |= {"launches": n, "half_width": half_width(spread.typical, n), "sure": factor <= RIGHT_WITHIN}
+            row["tolerance"] = least_tolerance(spread.by_case, n)
         seen.append(row)
 
     def first(enough: Any) -> tuple[int | None, float | None]:
@@ -283,14 +292,14 @@ def _predicted(pilot: Pilot, spread: Spread) -> tuple[list[Row], list[Row]]:
         return (int(launches[places[0]]), float(minutes[places[0]])) if len(places) else (None, None)
 
     for change in CHANGES:
-        (_, low), (n_launches, took), (_, high) = (first(values <= change) for values in changes.values())
-        gate = first((passes(spread.own, launches, change) >= POWER) & (changes["change"] <= 2 * change))
+        (n_launches, took), (_, low), (_, high) = (first(changes[name] <= change) for name in ("change", "low", "high"))
+        gate = first((passes(spread.by_case, launches, change) >= POWER) & (changes["change"] <= 2 * change))
         needs.append(dict(zip(TABLES["needs"], (change, n_launches, took, low, high, *gate), strict=True)))
     return seen, needs
 
 
 def exit_code(of: Answer) -> int:
-    """Return 0, or 3 if the pilot is too short."""
+    """Return the exit code of `parabench noise`: 0, or 3 if the pilot is too short."""
     return int(of.tables["pilot"]["exit_code"].iloc[0])
 
 
@@ -298,8 +307,10 @@ def exit_code(of: Answer) -> int:
 
 
 def _sentence(pilot: Row, seen: Sequence[Row], needs: Sequence[Row]) -> str:
-    """Return 'Here `ab` of quick detects 2.1% in 3 minutes, 1.0% in 12 minutes; its gate needs 4 minutes for 2.0%.', or
-    the reason why the pilot is too short."""
+    """Return the sentence of the answer, or the reason why the pilot is too short.
+
+    'Here `ab` of quick detects 2.1% in 3 minutes, 1.0% in 12 minutes; its gate needs 4 minutes for 2.0%.'
+    """
     if not pilot["cases"]:
         return "The pilot has no result: nothing succeeded on both variants; look at the report of a `parabench run`."
     if not seen:
@@ -313,8 +324,8 @@ def _sentence(pilot: Row, seen: Sequence[Row], needs: Sequence[Row]) -> str:
     found = [f"{format.percent(each['change'])} in {each['minutes']:g} minutes" for each in shown]
     gate = next(each for each in needs if each["change"] == TOLERANCE)
     time = _minutes(gate["gate_minutes"]) or f"more than {MOST_LAUNCHES} launches"
-    sees = ", ".join(found) or f"nothing in {max(SHOWN):g} minutes"
-    return f"Here `ab` of {pilot['suite']} detects {sees}; its gate needs {time} for {format.percent(TOLERANCE)}."
+    detects = ", ".join(found) or f"nothing in {max(SHOWN):g} minutes"
+    return f"Here `ab` of {pilot['suite']} detects {detects}; its gate needs {time} for {format.percent(TOLERANCE)}."
 
 
 def lines(of: Answer) -> Iterator[str]:
@@ -337,18 +348,18 @@ def lines(of: Answer) -> Iterator[str]:
     for row in seen:
         cells = ("too short", "", "", "")
         if row["launches"] is not None:
-            sees = f"{format.percent(row['change'])} ({_between(row['low'], row['high'])})"
+            detects = f"{format.percent(row['change'])} ({_between(row['low'], row['high'])})"
             interval = format.within(row["half_width"]) + ("" if row["sure"] else "?")
-            cells = (str(row["launches"]), sees, interval, format.percent(row["tolerance"]))
+            cells = (str(row["launches"]), detects, interval, format.percent(row["tolerance"]))
         found.append((f"{row['minutes']:g}", *cells))
     yield from format.aligned(found, texts=0)
     found = [("change", "to detect it", "--launches", "to pass with it", "--launches")]
     for row in needs:
-        sees = _minutes(row["minutes"])
+        detects = _minutes(row["minutes"])
         if row["low_minutes"] is not None and row["high_minutes"] is not None:
-            sees += f" ({_rounded_up(row['low_minutes'])} to {_rounded_up(row['high_minutes'])})"
+            detects += f" ({_rounded_up(row['low_minutes'])} to {_rounded_up(row['high_minutes'])})"
         launches, gate = (str(row[name] or f">{MOST_LAUNCHES}") for name in ("launches", "gate_launches"))
-        found.append((format.percent(row["change"]), sees, launches, _minutes(row["gate_minutes"]), gate))
+        found.append((format.percent(row["change"]), detects, launches, _minutes(row["gate_minutes"]), gate))
     yield from format.aligned(found, texts=0)
     yield (
         f"detects: the smallest slowdown of a typical configuration that is a regression in {format.percent(POWER)} of "
@@ -364,12 +375,12 @@ def lines(of: Answer) -> Iterator[str]:
 
 
 def _between(low: float | None, high: float | None) -> str:
-    """Return '1.8 to 2.5%'."""
+    """Return the ends of an interval in percent: '1.8 to 2.5%'."""
     return f"{format.percent(low).removesuffix('%')} to {format.percent(high)}"
 
 
 def _minutes(minutes: float | None) -> str:
-    """Return '1 minute', '4 minutes', and nothing for None."""
+    """Return a duration in whole minutes, '1 minute' or '4 minutes'; empty for None."""
     return "" if minutes is None else format.count(_rounded_up(minutes), "minute")
 
 

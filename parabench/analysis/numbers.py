@@ -1,4 +1,4 @@
-"""One table: a row per launch and configuration, with every number that was measured.
+"""Compute the table of launches: one row per launch and configuration, with all measured numbers.
 
 All answers are computed from `numbers`, from `case_table`, which has one row per configuration, and from the detail
 tables of a database (steps, calls, spans, device readings). A launch is the unit of replication: its steps become one
@@ -17,9 +17,16 @@ import pandas as pd
 
 from parabench import json_text
 from parabench.analysis.energy import COUNTER, launch_energy
-from parabench.analysis.launch_number import QUANTILE, STATISTIC
-from parabench.analysis.loop_time import MEAN, loop_times
-from parabench.analysis.turns import in_rounds, shares_launch, step_turns, turns_of
+from parabench.analysis.launch_number import (
+    MEAN,
+    QUANTILE,
+    STATISTIC,
+    in_rounds,
+    loop_times,
+    shares_launch,
+    step_turns,
+    turns_of,
+)
 from parabench.errors import UsageError
 from parabench.machine import accelerator
 from parabench.metrics import STEP_PARTS
@@ -152,7 +159,7 @@ def numbers(results: Results, *sessions: Session) -> pd.DataFrame:
 
 
 def _machines(results: Results, sessions: Iterable[Session]) -> dict[int, bool]:
-    """Return {session id: whether its machine had GPUs} of sessions and of the variants interleaved with them."""
+    """Return {session id: whether its machine had GPUs} for sessions and the variants interleaved with them."""
     found = {session.id: bool(session.environment.get("gpus")) for session in sessions}
     runs = {session.interleaved["run"] for session in sessions if session.interleaved}
     if runs:
@@ -164,12 +171,15 @@ def _machines(results: Results, sessions: Iterable[Session]) -> dict[int, bool]:
 
 
 def _found(results: Results, code: str, column: str) -> pd.Series[Any]:
-    """Return the launches or configurations that have a warning with this code."""
+    """Return the cells of `column` (launch or configuration ids) of the stored warnings with this code."""
     return results.finding.loc[results.finding["code"] == code, column]
 
 
 def _case_fields(launches: pd.DataFrame, gpus: Mapping[int, bool]) -> pd.DataFrame:
-    """Return for each launch the fields of its configuration, its `label` and its `statistic`."""
+    """Return the fields of each launch's configuration, its `label` and its `statistic`.
+
+    `gpus` has by session id whether the machine had GPUs, which decides the device if it is `auto`.
+    """
     pairs = list(zip(launches["case_json"], launches["session"].map(gpus), strict=True))
     cases = {pair: trained_case_of(pair[0]) for pair in dict.fromkeys(pairs)}
     labels = unique_labels({case.id: case for case in cases.values()})
@@ -200,7 +210,7 @@ def case_of(text: str) -> Case:
 
 
 def case_type(kind: object) -> type[Case | CollectiveCase | RecordedCase]:
-    """Return the class of the configurations in sessions of this kind."""
+    """Return the class of the configurations in sessions of this kind (`Session.kind`)."""
     types = (CollectiveCase, RecordedCase)
     return next((each for each in types if each.kind == kind), Case)
 
@@ -227,8 +237,10 @@ def step_numbers(steps: pd.DataFrame, device: pd.Series[str]) -> pd.DataFrame:
 
 
 def _watched(table: pd.DataFrame) -> dict[str, pd.Series]:
-    """Return `step_s`, `undisturbed_s` and `statistic`, with the mean step of watched loops: wall time over steps,
-    because their expensive steps are part of the answer."""
+    """Return the columns `step_s`, `undisturbed_s` and `statistic`, which differ for watched loops.
+
+    Their `step_s` is the mean step, wall time over steps, because their expensive steps are part of the answer.
+    """
     loops = loop_times(table["facts"])
     watched = pd.Series([each is not None for each in loops], table.index, dtype=bool)
     means = pd.Series([np.nan if each is None else each.step_s for each in loops], table.index, dtype=float)
@@ -241,19 +253,21 @@ def _watched(table: pd.DataFrame) -> dict[str, pd.Series]:
 
 
 def _interleaved(table: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
-    """Return the table with `in_turns`, `shared_launch`, `turns`, `counted` and `timed`, and `step_s` as compared round
-    by round: first inside a shared launch, then with the same configuration of the other variant of an `ab`.
+    """Return the table with `in_turns`, `shared_launch`, `turns`, `counted` and `timed`, and with corrected `step_s`.
+
+    Interleaved configurations are compared round by round: first inside a shared launch, then with the same
+    configuration of the other variant of an `ab`.
 
     If a configuration succeeded together with another one, its shared launches are `timed`, because differences between
     launches cancel there. Otherwise its separate launches are, if it has some.
     """
-    told = turns_of(table["facts"])
-    in_turns = shares_launch(told, table["repetition"])
+    interleaving = turns_of(table["facts"])
+    in_turns = shares_launch(interleaving, table["repetition"])
     found = table.assign(in_turns=in_turns, shared_launch=table["launch_id"], turns=1.0)
-    paired = pd.Series([each is not None and "pair" in each for each in told], table.index, dtype=bool)
+    paired = pd.Series([each is not None and "pair" in each for each in interleaving], table.index, dtype=bool)
     if in_turns.any():
         # Launches with the same key share processes, or are a pair of the two variants of an `ab`.
-        rows = list(zip(told, in_turns, table["session"], table["repetition"], table["case"], strict=True))
+        rows = list(zip(interleaving, in_turns, table["session"], table["repetition"], table["case"], strict=True))
         own, pair = (
             pd.Series(keys, table.index, dtype=object)
             for keys in (
@@ -264,13 +278,13 @@ def _interleaved(table: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
                 ],
             )
         )
-        rounds = step_turns(told[in_turns], table["launch_id"], steps)
+        rounds = step_turns(interleaving[in_turns], table["launch_id"], steps)
         first = table["launch_id"].groupby(own).transform("first")
         found = found.assign(
             shared_launch=first.fillna(table["launch_id"]).astype(int),
             turns=[
                 float(each["protocol"]["rounds"]) if shared else 1.0
-                for each, shared in zip(told, in_turns, strict=True)
+                for each, shared in zip(interleaving, in_turns, strict=True)
             ],
             step_s=in_rounds(in_rounds(table["step_s"], own, rounds), pair, rounds),
         )
@@ -300,7 +314,8 @@ def _parts(medians: pd.DataFrame, table: pd.DataFrame) -> dict[str, pd.Series[fl
 def _rank_numbers(whole: pd.DataFrame, ids: pd.Series[int]) -> dict[str, pd.Series[float]]:
     """Return memory peaks (the maximum over ranks, NaN if one is unknown) and staleness of the launches in `ids`.
 
-    The mean of the staleness is over the ranks that know it, because all send equally many gradients."""
+    The mean staleness is over the ranks that recorded it, because all send equally many gradients.
+    """
     metrics = [*PEAKS, "staleness_mean", "staleness_max"]
     whole = whole[(whole["phase"] != Phase.INSTRUMENT) & whole["metric"].isin(metrics)]
     found = whole.groupby(["metric", "launch_id"])["value"].agg(["max", "mean", "count", "size"])
@@ -311,6 +326,7 @@ def _rank_numbers(whole: pd.DataFrame, ids: pd.Series[int]) -> dict[str, pd.Seri
 
 
 def _with_peak_memory(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the table with `peak_memory_bytes`, the peak that the device of each row has."""
     peak = table["peak_rss_bytes"].where(table["device"] == "cpu", table["peak_allocated_bytes"])
     return table.assign(peak_memory_bytes=peak)
 
@@ -318,13 +334,14 @@ def _with_peak_memory(table: pd.DataFrame) -> pd.DataFrame:
 def levels(launches: pd.DataFrame, number: str) -> dict[str, float]:
     """Return the level of each configuration: the geometric mean of `number` over its launches, in the number's unit.
 
-    It is shown for a configuration. For ratios, `contrasts.fit` removes differences between launches and repetitions.
+    It is for the display of single configurations. Ratios are from `contrasts.fit`, which removes differences between
+    launches and repetitions.
     """
     logs = pd.Series(np.log(launches[number].astype(float)), launches.index)
     return dict(np.exp(logs.groupby(launches["case"], sort=False).mean()))
 
 
-# The launches of a case on two sides, as `by_case` returns them.
+# The numbers of a configuration's launches in base and in candidate, each as `by_case` returns them.
 Launches = tuple["pd.Series[float]", "pd.Series[float]"]
 
 
@@ -340,7 +357,7 @@ _NONE = pd.Series(index=pd.MultiIndex.from_tuples([], names=["repetition", "laun
 def of_pair(
     pair: tuple[str, str], base: Mapping[str, pd.Series[float]], other: Mapping[str, pd.Series[float]], paired: bool
 ) -> Launches:
-    """Return the launches of a case on two sides; if they are `paired`, only in common repetitions."""
+    """Return the launches of the configuration with the ids `pair`; if `paired`, only those in common repetitions."""
     first, second = base.get(pair[0], _NONE), other.get(pair[1], _NONE)
     if not paired:
         return first, second
@@ -349,7 +366,7 @@ def of_pair(
 
 
 def launch_ids(launches: pd.Series[float]) -> tuple[int, ...]:
-    """Return the ids of launches in `by_case`."""
+    """Return the launch ids of a series from `by_case`."""
     return tuple(launches.index.get_level_values("launch_id").tolist())
 
 
@@ -392,12 +409,12 @@ def case_table(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def only_ranked(launches: pd.DataFrame) -> pd.DataFrame:
-    """Leave out strategies that are not ranked, such as training without communication."""
+    """Return the launches of ranked strategies. Baselines without communication, for example, are not ranked."""
     return launches[np.array([entry_of(str(name)).ranked for name in launches["strategy"]], dtype=bool)]
 
 
 def same_work(table: pd.DataFrame, work: Sequence[str] = WORK) -> list[tuple[dict[str, Any], pd.DataFrame]]:
-    """Return the rows of each workload, in order of appearance, with the fields that define it."""
+    """Return (the fields `work` of a workload, its rows of the table) for each workload, in order of appearance."""
     places: dict[tuple[Any, ...], list[int]] = {}
     for at, row in enumerate(records(table, work)):
         places.setdefault(tuple(None if value != value else value for value in row.values()), []).append(at)
@@ -405,18 +422,18 @@ def same_work(table: pd.DataFrame, work: Sequence[str] = WORK) -> list[tuple[dic
 
 
 def work_text(work: Mapping[str, Any]) -> str:
-    """Return the fields of a workload: 'model=gpt-nano, global_batch=16'."""
+    """Return the fields of a workload as text: 'model=gpt-nano, global_batch=16'."""
     return ", ".join(f"{name}={value}" for name, value in work.items() if value is not None)
 
 
 def status_counts(statuses: Iterable[str]) -> str:
-    """Return one status if all are equal, otherwise counts: '2 ok, 1 oom'."""
+    """Return the common status of launches, or the number of each status: '2 ok, 1 oom'."""
     counts = Counter(statuses)
     return ", ".join(f"{n} {status}" for status, n in counts.items()) if len(counts) > 1 else next(iter(counts))
 
 
 def unique_labels(cases: Mapping[str, Case | RecordedCase]) -> dict[str, str]:
-    """Return a label by case id; if two are equal, the fields that differ are added."""
+    """Return {case id: label}. If labels are equal, the fields that differ are added to them."""
     labels = {key: case.label for key, case in cases.items()}
     alike: dict[str, list[str]] = {}
     for key, label in labels.items():

@@ -1,4 +1,4 @@
-"""A session of a results database: its record with parsed JSON columns, and the tables of its launches."""
+"""Read a session of a results database: its record with parsed JSON columns, and the tables of its launches."""
 
 from __future__ import annotations
 
@@ -81,28 +81,26 @@ class Session:
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """Return values that identify it: the millisecond of its start, its host, suite, name, variant and seed."""
+        """Return values that are equal for copies of a session: start, suite, host, name, variant and seed."""
         side = self.interleaved.get("side", "")
         return self.started_utc, self.suite, str(self.known("host")), self.name, side, str(self.seed)
 
     @property
     def judged(self) -> bool:
-        """Return whether a history looks for change points in it.
+        """Return whether a history looks for change points in it: False for the baseline of an `ab`.
 
-        Interleaved variants have the same time, so their difference would look like a change. Only b, the candidate,
-        counts.
+        The two variants have the same time, so their difference would look like a change.
         """
         return self.interleaved.get("side", "b") == "b"
 
     @property
     def timing(self) -> str:
         """Return how a session of collectives timed its calls (`collective_protocol.timing_of`)."""
-
         return timing_of(self.plan.get("protocol") or {})
 
     @property
     def launches_planned(self) -> int:
-        """Return the number of launches in its plan without references; 0 if it is unknown."""
+        """Return the planned number of launches without reference launches; 0 if it is unknown."""
         repetitions = self.plan.get("repetitions") or (self.plan.get("protocol") or {}).get("launches") or 0
         return len(self.plan.get("cases") or []) * int(repetitions) + sum(map(len, self.plan.get("extra") or []))
 
@@ -118,7 +116,6 @@ class Session:
         protocol = self.plan.get("protocol") or {}
         if not (self.raced or protocol.get("rounds")) or self.interleaved:
             return False
-
         kind = CollectiveCase if self.kind == "collectives" else Case
         cases: list[Any] = [kind.from_dict(each) for each in self.plan.get("cases") or []]
         return any(len(each) > 1 for each in cohorts(cases))
@@ -303,7 +300,7 @@ class SessionData:
         return "No launch has a step of known length" if ended_well else "No launch succeeded"
 
     def why_missing(self, case: str) -> str:
-        """Return why a configuration has no launch here."""
+        """Return why a configuration was not launched in this session."""
         if case in self.skipped:
             return f"skipped in {self.session.name}: {self.skipped[case]}"
         if case in self.planned:
@@ -340,7 +337,7 @@ class SessionData:
         )
 
     def once(self, derive: Callable[[SessionData], T]) -> T:
-        """Return `derive(self)`, computed once."""
+        """Return `derive(self)`, which is computed in the first call."""
         if derive not in self._derived:
             found = derive(self)
             # A copied table has one block per type, so rows are selected up to seven times as fast.
@@ -355,5 +352,5 @@ def session_data(results: Results, session: str | int | None = None) -> SessionD
 
 
 def data_of(results: Results, session: Session, role: str = "") -> SessionData:
-    """Return the data of a session."""
+    """Return the tables of a session of a database; `role` is its name in a comparison."""
     return SessionData(results.of([session.id]), session, role)

@@ -82,7 +82,7 @@ def predict(
     """
     from parabench.analysis.prediction import predict as text
     from parabench.analysis.prediction import question
-    from parabench.analysis.prediction.base import base_of, trainings
+    from parabench.analysis.prediction.base import base_of, training_step_times
 
     files = files_in(options)
     if check is not None and (world_size or axes or ranks_per_node or best):
@@ -98,7 +98,7 @@ def predict(
         base = replace(base, rows=_logged_rows(logs, base.backend))
     predictor = text.Predictor(base, given)
     if check is not None:
-        measured = trainings(_load(check))
+        measured = training_step_times(_load(check))
         predictions = [predictor.predict(case) for case in measured if case.world_size > 1]
         table, sentences = [*text.check_table(predictions, measured)], [*text.errors(predictions, measured)]
     elif best:

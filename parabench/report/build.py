@@ -10,7 +10,7 @@ from parabench.analysis import format
 from parabench.analysis.collectives.crossover import answer
 from parabench.analysis.environment.facts import environment_rows
 from parabench.analysis.memory import case_states, compared
-from parabench.analysis.ranking.best import answered, next_command, of_turns
+from parabench.analysis.ranking.best import answered, interleaving_lines, next_command
 from parabench.analysis.session import SessionData, data_of, select_session, session_data
 from parabench.analysis.step import summary
 from parabench.analysis.warnings import all_findings, grouped
@@ -155,7 +155,7 @@ def render(results: Results, session: str | None = None) -> str:
         opened=case_details(seen),
         answers=verdicts(seen),
         where=summary.lines(seen),
-        of_turns=of_turns(seen),
+        of_turns=interleaving_lines(seen),
         held=compared(seen.once(case_states)),
         next=next_command(seen, seen.once(answered), HIDDEN),
         trust=_trust(seen),

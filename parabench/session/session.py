@@ -255,20 +255,20 @@ def next_repetition(
     from parabench.analysis.stats.contrasts import MOST_REPETITIONS, SHARP_ENOUGH
 
     launches = session_data(load(store.path), session_id).numbers
-    left = undecided(launches, plan.protocol.races, patient=math.isfinite(adding_s))
-    if left.too_noisy:
+    left, half_width, too_noisy = undecided(launches, plan.protocol.races, patient=math.isfinite(adding_s))
+    if too_noisy:
         hardly = f"{MOST_REPETITIONS} repetitions would hardly resolve {100 * SHARP_ENOUGH:g}%"
         minutes = (MOST_REPETITIONS - plan.repetitions) * next_seconds(launches, launches["case"].unique()) / 60
         log(f"too noisy: {hardly}; go on anyway with: {go_on} --budget {max(1, math.ceil(minutes))}")
-    if not left.cases:
+    if not left:
         return None
-    within = "" if left.half_width is None else f", {format.within(left.half_width)}"
-    standing = f"{len(left.cases)} of {len(plan.cases)} configurations may be the fastest{within}"
-    if spent_s + next_seconds(launches, left.cases) > adding_s:
+    within = "" if half_width is None else f", {format.within(half_width)}"
+    standing = f"{len(left)} of {len(plan.cases)} configurations may be the fastest{within}"
+    if spent_s + next_seconds(launches, left) > adding_s:
         log(f"{standing}: racing ends after {format.duration(adding_s)}")
         return None
     log(standing)
-    plan = plan.replace(extra=(*plan.extra, tuple(case.id for case in plan.cases if case.id in left.cases)))
+    plan = plan.replace(extra=(*plan.extra, tuple(case.id for case in plan.cases if case.id in left)))
     store.replan(session_id, plan.to_dict())
     return plan
 

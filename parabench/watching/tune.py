@@ -18,9 +18,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from parabench.analysis import format
+from parabench.analysis.launch_number import compared
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.quantiles import t_quantile
-from parabench.analysis.turns import compared
 from parabench.errors import UsageError
 from parabench.launch.results import Marks
 from parabench.probes.ddp import only_ddp

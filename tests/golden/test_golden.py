@@ -112,7 +112,7 @@ def predicted(*arguments: str) -> str:
     at = "parabench.analysis.prediction.base"
     with (
         patch(f"{at}.base_of", lambda _: base(measured={near: 0.37})),
-        patch(f"{at}.trainings", lambda _: trained),
+        patch(f"{at}.training_step_times", lambda _: trained),
         patch("parabench.store.results.load", lambda path: path),
     ):
         return str(parabench("predict", "base", *arguments).output)

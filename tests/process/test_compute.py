@@ -5,7 +5,6 @@ from typing import Any
 
 from command_line import parabench
 from parabench.analysis.prediction.base import base_of, sessions_of
-from parabench.analysis.prediction.program import Group
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.store.record import Launch
@@ -77,7 +76,7 @@ def test_a_suite_of_several_sessions_is_run_resumed_and_predicted_from(tmp_path:
         ("ddp", 2, 2), ("ddp", 8, 2), ("fsdp", 2, 2), ("fsdp", 8, 2),
     }  # fmt: skip
     events = [each for one in base.computed for each in one.program.events]
-    assert {call.group for kind, call in events if kind == "call"} == {Group(2), Group(8)}
+    assert {call.ranks for kind, call in events if kind == "call"} == {range(2), range(8)}
     assert all(each.peak_bytes > 0 for each in base.computed)
     # The last session is there, so nothing is left.
     again = parabench("run", str(suite), "--out", str(tmp_path), "--resume")

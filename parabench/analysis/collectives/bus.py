@@ -15,11 +15,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from parabench import json_text
-from parabench.analysis.launch_number import QUANTILE, STATISTIC
+from parabench.analysis.launch_number import QUANTILE, STATISTIC, in_rounds, shares_launch, turns_of
 from parabench.analysis.session import Session
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.quantiles import t_quantile
-from parabench.analysis.turns import in_rounds, shares_launch, turns_of
 from parabench.plan.case import UNKNOWN
 from parabench.plan.collective_case import LOGGED_OPS, CollectiveCase
 from parabench.plan.collective_protocol import LATENCY, dealt_out

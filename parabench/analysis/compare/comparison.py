@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 
-from parabench.analysis.answer import Columns, table
+from parabench.analysis.answer import Columns, Row, table
 from parabench.analysis.compare.sides import ALLOWANCE, alike, between_sessions, interleaved
 from parabench.analysis.numbers import WORK, Launches, by_case, launch_ids, of_pair, unique_labels
 from parabench.analysis.session import SessionData
@@ -21,15 +21,13 @@ from parabench.plan.case import Case
 from parabench.store.record import GB, Status
 
 TOLERANCE, ALPHA = 0.02, 0.01
-# Two configurations that differ only in these fields have the same workload.
+# Configurations that differ only in these fields match if two machines are compared.
 MACHINES_OWN = ("device", "backend")
 SHARED_WORK = tuple(name for name in WORK if name not in MACHINES_OWN)
 STEP = "step_time"
-# Throughput relative to energy and memory, with names for sentences. Throughput is in tokens, or in samples for models
-# without sequences. Joules are of all devices in the measured steps, peak memory is of the rank with the highest one.
-GIVES = {"per_joule": "per joule", "per_gb": "/s per GB of peak memory"}
-# One row of the table of ratios.
-Row = dict[str, Any]
+# Throughput relative to energy and memory, with names for sentences. It is in tokens, or in samples for models without
+# sequences. Energy is of all devices in the measured steps, peak memory is the highest of a rank.
+EFFICIENCIES = {"per_joule": "per joule", "per_gb": "/s per GB of peak memory"}
 
 
 class Outcome(StrEnum):
@@ -63,21 +61,21 @@ _NO_OUTCOME = {"outcome": None, "launches_needed": None, "exempt": False, "fails
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two sessions. A row of `cases` is a configuration, and `row` in `ratios` is its place there."""
+    """The comparison of two sessions by configuration. `row` in `ratios` is the index of a row of `cases`."""
 
     base: SessionData
     candidate: SessionData
     paired: bool  # interleaved, so compared in common repetitions
     cases: pd.DataFrame  # fields, label, its ids base_id and candidate_id, and whether it was launched in_base, ...
-    # A row for each configuration and quantity; `both`: both sessions launched it. Only step times have outcomes.
+    # A row per configuration and quantity; `both`: whether both sessions launched it. Only step times have outcomes.
     ratios: pd.DataFrame
     launches: Mapping[str, Sequence[Launches]]  # what was compared, by quantity and row of `cases`
-    between: Row  # how the variation between sessions entered: columns of the table `verdict`
-    alike: Sequence[SessionData]
+    between: Row  # the source of the variation between sessions, as columns of the table `verdict`
+    alike: Sequence[SessionData]  # the other sessions from which it was estimated
 
     @property
     def common(self) -> list[tuple[str, str]]:
-        """The ids in base and in candidate of the configurations that both launched."""
+        """The configurations that both sessions launched: (id in base, id in candidate)."""
         both = self.cases[self.cases["in_base"] & self.cases["in_candidate"]]
         return list(zip(both["base_id"], both["candidate_id"], strict=True))
 
@@ -91,15 +89,15 @@ def compare_sessions(
     candidate: SessionData,
     *,
     by_id: bool = False,
-    gives: Sequence[str] = tuple(GIVES),
+    quantities: Sequence[str] = tuple(EFFICIENCIES),
     tolerance: float = TOLERANCE,
     alpha: float = ALPHA,
     allowance: float = ALLOWANCE,
 ) -> Comparison:
-    """Compare step times and the quantities `gives`, if both sessions have them.
+    """Compare the step times of two sessions, and the `quantities` of EFFICIENCIES that both sessions have.
 
-    Configurations match if they have the same workload on any machine, or `by_id`. With too few sessions, `allowance`
-    is the standard deviation between sessions.
+    Configurations match if they differ only in MACHINES_OWN, or `by_id`. With too few sessions, `allowance` is the
+    standard deviation between sessions.
     """
     sides, paired = (base, candidate), interleaved(base, candidate)
     cases = _matched(base, candidate, by_id)
@@ -110,8 +108,8 @@ def compare_sessions(
     steps, tests = _contrast(launches[STEP], paired, {at: between[old] for at, (old, _) in enumerate(pairs) if between})
     _judge_steps(steps, tests, pairs, sides, tolerance, alpha)
     found = {STEP: steps}
-    for name in gives:
-        (values, why), (new_values, new_why) = (_given(side, name) for side in sides)
+    for name in quantities:
+        (values, why), (new_values, new_why) = (_efficiency(side, name) for side in sides)
         launches[name] = [of_pair(pair, values, new_values, paired) for pair in pairs]
         found[name], _ = _contrast(launches[name], paired, {})
         for (old, new), row in zip(pairs, found[name], strict=True):
@@ -136,9 +134,9 @@ def compare_sessions(
 
 
 def _matched(base: SessionData, candidate: SessionData, by_id: bool) -> pd.DataFrame:
-    """Return the `cases` of a comparison.
+    """Return the table `Comparison.cases`.
 
-    If a session measured a workload on two kinds of device, its configurations are matched by id.
+    If a session measured a configuration on two kinds of device, it is matched by id.
     """
 
     def key(id_: str, case: Case) -> str:
@@ -230,7 +228,7 @@ def _judge_steps(
 
 
 def speed(test: TTest, tolerance: float = TOLERANCE, alpha: float = ALPHA) -> tuple[Outcome, str]:
-    """Return the outcome of a test, and a note.
+    """Return the outcome of a configuration by the test of its step times, and a note.
 
     - slower: significant at `alpha`, and the estimate is beyond the tolerance
     - same: the upper bound is below the tolerance (a non-inferiority test)
@@ -250,10 +248,10 @@ def speed(test: TTest, tolerance: float = TOLERANCE, alpha: float = ALPHA) -> tu
 class _Ends(NamedTuple):
     """How the launches of a configuration ended in a session. Interrupted launches neither failed nor succeeded."""
 
-    counts: str
+    counts: str  # in words: '2 ok, 1 oom', with the first error
     failed: int
     ok: int
-    valid: int
+    valid: int  # the number of launches with a step time
 
 
 _FAILURES = (Status.WRONG, Status.OOM, Status.CRASHED, Status.HUNG, Status.FAILED)
@@ -291,14 +289,14 @@ def _end(base: _Ends, candidate: _Ends, rose: bool) -> tuple[Outcome | None, str
         return Outcome.NOT_OK, note, bool(base.failed) and not base.valid, False
     if not base.valid and base.failed:
         return Outcome.FIXED, note, False, False
-    # Shares of failed launches, compared without a division by zero.
+    # This compares the shares of failed launches without a division by zero.
     if candidate.failed * base.ok > base.failed * candidate.ok:
         return None, f"{note}; fails more often, though not beyond chance", False, True
     return None, note if base.failed or candidate.failed else "", False, False
 
 
-def _given(side: SessionData, name: str) -> tuple[Mapping[str, pd.Series[float]], Mapping[str, str]]:
-    """Return a quantity of GIVES by configuration, and the reason for each configuration without a value."""
+def _efficiency(side: SessionData, name: str) -> tuple[Mapping[str, pd.Series[float]], Mapping[str, str]]:
+    """Return a quantity of EFFICIENCIES by configuration (`numbers.by_case`), and the reasons for missing values."""
     own = side.counted
     if name == "per_joule":
         found = own.assign(value=1 / own["token_j"], reason=own["joules_reason"])

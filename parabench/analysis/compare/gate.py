@@ -37,7 +37,7 @@ UNPAIRED = Finding(
 
 
 class Verdict(StrEnum):
-    """The answer of a gate."""
+    """The verdict of a gate."""
 
     NO_REGRESSION = "no regression"
     REGRESSION = "regression"
@@ -45,7 +45,7 @@ class Verdict(StrEnum):
 
     @property
     def exit_code(self) -> int:
-        """0, 1 or 3; wrong usage is 2."""
+        """The exit code of a command with this verdict: 0, 1 or 3. Wrong usage is 2."""
         return {Verdict.NO_REGRESSION: 0, Verdict.REGRESSION: 1, Verdict.INCONCLUSIVE: 3}[self]
 
 
@@ -70,7 +70,7 @@ def compare(
     changed: tuple[str, ...] = (),
     allowance: float = ALLOWANCE,
 ) -> Answer:
-    """Compare the configurations of two sides by their ids. Regressions are first in the answer.
+    """Compare the configurations of two sessions by their ids. Regressions are first in the answer.
 
     A configuration regressed if it is slower than `tolerance`, or fails significantly more often. The test of slowdowns
     is a one-sided t-test at level `alpha`. The gate passes if each 95% upper bound is below the tolerance. All must
@@ -78,8 +78,8 @@ def compare(
     24, 1982).
 
     Raises:
-        UsageError: both sides are the same session, or have no configuration in common. Also if they were not
-            interleaved and differ in a fact that matters and is not in `changed`.
+        UsageError: If both are the same session, or have no configuration in common. Also if they were not interleaved,
+            and differ in a fact that matters and is not in `changed`.
     """
     check_distinct((base, candidate))
     if base.cases_by_id.index.intersection(candidate.cases_by_id.index).empty:
@@ -91,7 +91,9 @@ def compare(
     differing = list(differences(base, candidate))
     if not paired:
         check_alike(differing, changed)
-    of = compare_sessions(base, candidate, by_id=True, gives=(), tolerance=tolerance, alpha=alpha, allowance=allowance)
+    of = compare_sessions(
+        base, candidate, by_id=True, quantities=(), tolerance=tolerance, alpha=alpha, allowance=allowance
+    )
     cases = of.ratios.rename(columns=STEP_TIMES)[[*CASES]]
     order = cases["outcome"].map([*Outcome].index)
     cases = cases.assign(order=order, change=-cases["ratio"].fillna(0)).sort_values(["order", "change"], kind="stable")
@@ -120,7 +122,7 @@ def compare(
 
 
 def unfinished(*sides: SessionData) -> Iterator[Finding]:
-    """Yield a warning for each session that has planned launches left."""
+    """Yield a warning for each session whose planned launches are not complete."""
     for side in sides:
         if side.session.finished_utc is None:
             yield Finding(
@@ -131,16 +133,13 @@ def unfinished(*sides: SessionData) -> Iterator[Finding]:
 
 
 def _not_judged(cases: pd.DataFrame) -> pd.Series[bool]:
-    """Return whether a configuration may have become worse without a test that shows it.
-
-    Configurations that were fixed or that only candidate has could not become slower.
-    """
+    """Return whether each configuration may have become worse without a test that could show it."""
     unknown = cases["outcome"].isin((Outcome.ONLY_BASE, Outcome.NOT_JUDGED, Outcome.NOT_OK))
     return cases["fails_more"].astype(bool) | (unknown & ~cases["exempt"].astype(bool))
 
 
 def not_ruled_out(cases: pd.DataFrame, tolerance: float) -> pd.Series[bool]:
-    """Return whether a configuration was judged, and a slowdown beyond the tolerance is possible."""
+    """Return whether each configuration was judged, and may be slower than the tolerance."""
     return cases["p_slower"].notna() & ~(cases["upper"] < 1 + tolerance)
 
 
@@ -155,12 +154,12 @@ def exit_code(of: Answer) -> int:
 
 
 def tolerated(tolerance: float) -> str:
-    """Return the tolerance as it was given: '2%'."""
+    """Return the tolerance in percent, with all digits that the user gave: '2%', '2.25%'."""
     return f"{100 * tolerance:.6g}%"
 
 
 def _sentences(verdict: dict[str, Any], cases: pd.DataFrame) -> Iterator[str]:
-    """Yield the verdict with the outcomes, the slowdowns that are ruled out, advice, and the basis of the verdict."""
+    """Yield the verdict with the outcomes, the slowdowns that are ruled out, advice, and the number of launches."""
     yield f"{verdict['verdict'].capitalize()}: {_outcomes(cases)}."
     judged = cases[cases["p_slower"].notna()]
     wide = judged[not_ruled_out(judged, verdict["tolerance"])]
@@ -187,7 +186,7 @@ def _sentences(verdict: dict[str, Any], cases: pd.DataFrame) -> Iterator[str]:
 
 
 def _outcomes(cases: pd.DataFrame) -> str:
-    """Return '2 cases slower (ddp ring +10%; fsdp +8.1%), 3 same'."""
+    """Return the outcomes in words: '2 configurations slower (ddp ring +10%; fsdp +8.1%), 3 same'."""
     found: list[str] = []
     for outcome in sorted(Outcome, key=lambda each: each is Outcome.SAME):
         own = cases[cases["outcome"] == outcome]
@@ -203,7 +202,7 @@ def _outcomes(cases: pd.DataFrame) -> str:
 
 
 def _basis(verdict: dict[str, Any], judged: pd.DataFrame) -> Iterator[str]:
-    """Yield the number of launches, and the variation between sessions that the bounds contain."""
+    """Yield sentences about the number of launches, and about the variation between sessions in the bounds."""
     both = zip(judged["base_launches"], judged["candidate_launches"], strict=True)
     fewest = [min(len(own), len(other)) for own, other in both]
     many = f"{min(fewest)} to {max(fewest)}" if min(fewest) < max(fewest) else str(max(fewest))
@@ -222,7 +221,7 @@ def _basis(verdict: dict[str, Any], judged: pd.DataFrame) -> Iterator[str]:
 
 
 def options(of: Answer) -> list[str]:
-    """Return the options of `parabench compare` that repeat this comparison."""
+    """Return the options of a `parabench compare` command that repeats this comparison."""
     verdict = the_verdict(of)
     found = ["--tolerance", repr(verdict["tolerance"]), "--alpha", repr(verdict["alpha"])]
     found += [word for name in verdict["changed"] for word in ("--changed", name)]

@@ -1,4 +1,4 @@
-"""How do two sessions or machines compare? Ratios and their means over configurations, without a verdict."""
+"""Compare two sessions or machines: ratios by configuration and their means, without a verdict."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from parabench.analysis import format
 from parabench.analysis.answer import Answer, Columns, columns, tables
 from parabench.analysis.compare.comparison import (
     CASES,
-    GIVES,
+    EFFICIENCIES,
     SHARED_WORK,
     STEP,
     STEP_TIMES,
@@ -62,9 +62,9 @@ _MACHINES = ("devices", "driver", "cpu", "cores")
 
 
 def compared(base: SessionData, candidate: SessionData) -> Comparison:
-    """Return two machines side by side.
+    """Return the comparison of two sessions, which may be from two machines.
 
-    Raises UsageError if both sides are the same session, or if they have no configuration in common.
+    Raises UsageError if both are the same session, or if they have no configuration in common.
     """
     check_distinct((base, candidate))
     of = compare_sessions(base, candidate)
@@ -92,15 +92,15 @@ def answer(of: Comparison) -> Answer:
         rows["cases"].append({"label": case["label"], "missing": missing} | ids)
     for kind, found in (("hardware", hardware_differences), ("software", software_differences)):
         rows["differences"] += [(each, {"kind": kind}) for each in found(of.base, of.candidate)]
-    given = of.ratios[of.ratios["quantity"].isin([*GIVES]) & of.ratios["both"]].rename(columns={"note": "reason"})
-    given = given.set_index("row").loc[steps["row"]]
-    known = tables(TABLES, rows) | {"step_times": steps[[*CASES]], "ratios": given[[*TABLES["ratios"]]]}
+    others = of.ratios[of.ratios["quantity"].isin([*EFFICIENCIES]) & of.ratios["both"]]
+    others = others.rename(columns={"note": "reason"}).set_index("row").loc[steps["row"]]
+    known = tables(TABLES, rows) | {"step_times": steps[[*CASES]], "ratios": others[[*TABLES["ratios"]]]}
     nothing = "Nothing can be compared, because the sessions have no launches."
     return Answer(tuple(sentences) or (nothing,), known, warnings=tuple(_warnings(of)))
 
 
 def _workloads(of: Comparison, rows: Mapping[str, list[Any]]) -> Iterator[list[str]]:
-    """Yield the sentences of each workload, over its ranked configurations, and add its rows to the tables."""
+    """Yield the sentences about each workload, from its ranked configurations, and add its rows to the tables."""
     names = (of.base.role, of.candidate.role)
     works = same_work(of.cases, SHARED_WORK)
     differ = [name for name in SHARED_WORK if len({str(work[name]) for work, _ in works}) > 1]
@@ -112,7 +112,7 @@ def _workloads(of: Comparison, rows: Mapping[str, list[Any]]) -> Iterator[list[s
         ranked = cases[[entry_of(str(name)).ranked for name in cases["strategy"]]]
         both = ranked[ranked["in_base"] & ranked["in_candidate"]]
         old, new = both["base_id"].isin(list(of.base.by_case)), both["candidate_id"].isin(list(of.candidate.by_case))
-        means = {name: _mean(of, ranked.index, name) for name in (STEP, *GIVES)}
+        means = {name: _mean(of, ranked.index, name) for name in (STEP, *EFFICIENCIES)}
         outcomes = Counter(judged["outcome"][judged["row"].isin(ranked.index)])
         mean = means[STEP]
         faster, slower = names[::-1] if (mean.ratio or 1) < 1 else names
@@ -135,7 +135,7 @@ def _workloads(of: Comparison, rows: Mapping[str, list[Any]]) -> Iterator[list[s
 
 
 def _mean(of: Comparison, rows: pd.Index[int], name: str) -> Mean:
-    """Return the mean ratio over the configurations `rows` that both sessions have.
+    """Return the mean ratio of the quantity `name` over the configurations `rows` that both sessions launched.
 
     The interval of step times contains the variation between sessions, as in the gate.
     """
@@ -163,7 +163,7 @@ def _sentences(
     outcomes: Mapping[Outcome, int],
     unit: str,
 ) -> Iterator[str]:
-    """Yield the faster session, the outcomes of configurations, and the other quantities."""
+    """Yield sentences about the faster session, the outcomes of configurations, and the other quantities."""
     base, candidate = names
     mean = means[STEP]
     if mean.ratio is None:
@@ -180,7 +180,7 @@ def _sentences(
     for count, there, here in ((row["lost"], base, candidate), (row["mended"], candidate, base)):
         if count:
             yield f"{format.count(count, 'configuration')} with a step time on {there} and none on {here}."
-    for name, per in GIVES.items() if mean.ratio is not None else ():
+    for name, per in EFFICIENCIES.items() if mean.ratio is not None else ():
         quantity = f"{unit}{'' if per.startswith('/') else ' '}{per}"
         ratio, over = means[name].ratio, _over(means[name])
         if ratio is None:
@@ -195,6 +195,7 @@ def _apart(mean: Mean) -> bool:
 
 
 def _verdict(names: tuple[str, str], mean: Mean, cases: int) -> str:
+    """Return the sentence about the faster of two sessions, by the mean over `mean.cases` of `cases` configurations."""
     base, candidate = names
     ratio = mean.ratio or math.nan
     where = "overall" if mean.cases == cases else f"over {mean.cases:,} of {format.count(cases, 'configuration')}"
@@ -208,7 +209,7 @@ def _verdict(names: tuple[str, str], mean: Mean, cases: int) -> str:
 
 
 def _over(mean: Mean) -> str:
-    """Return 'geometric mean of 3 cases; 95%: 0.40 to 0.42'."""
+    """Return the basis of a mean in words: 'geometric mean of 3 configurations; 95%: 0.40 to 0.42'."""
     ends = (
         "no interval" if mean.low is None or mean.high is None else f"95%: {format.times_between(mean.low, mean.high)}"
     )
@@ -216,7 +217,7 @@ def _over(mean: Mean) -> str:
 
 
 def _warnings(of: Comparison) -> Iterator[Finding]:
-    """Yield other causes of the ratios, and unfinished sessions."""
+    """Yield warnings about other causes of the ratios, and about unfinished sessions."""
     if of.common and not of.paired:
         found = differences(of.base, of.candidate)
         other_hardware = any(each.name in _MACHINES and each.matters for each in found)
@@ -225,7 +226,7 @@ def _warnings(of: Comparison) -> Iterator[Finding]:
 
 
 def _other_causes(of: Comparison) -> Iterator[Finding]:
-    """Yield causes of a ratio other than the hardware."""
+    """Yield a warning for each cause of a ratio other than the hardware."""
     sides = (of.base, of.candidate)
     base, candidate = (side.role for side in sides)
     yield Finding(

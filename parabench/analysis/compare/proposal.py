@@ -24,13 +24,13 @@ ALPHA, LEAST = 0.01, 0.01
 # for the look that detects a gain of 2% on a quiet machine.
 SPENT = {4: 0.1, 8: 0.6, 12: 0.15, 18: 0.1, 27: 0.05}
 MOST_PAIRS = max(SPENT)
-# Before, nothing tells how launches differ.
+# A rejection needs this number of pairs. With fewer, the noise between launches is unknown.
 FIRST_REJECT = 3
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """The judgement of a proposal by pairs of launches."""
+    """The decision about a proposal: accepted, rejected, or open."""
 
     accept: bool | None = None  # None if more pairs are needed
     why: str = ""
@@ -42,21 +42,21 @@ class Judgement:
 
 
 def alpha_of(number: int, alpha: float = ALPHA) -> float:
-    """Return the false-accept probability that the n-th proposal of a series may spend, from 1."""
+    """Return the probability of a false accept that the n-th proposal of a series may spend (n starts at 1)."""
     return alpha / (number * (number + 1))
 
 
 def judge_proposal(
     base: SessionData, candidate: SessionData, spend: float, least: float = LEAST, over: bool = False
 ) -> Judgement:
-    """Judge a proposal, `candidate`, that may `spend` this chance of a false accept, by the launches of both sides.
+    """Judge a proposal, `candidate`, by the launches of both sessions, the variants of one `ab`.
 
-    `over` means that no more launches follow.
+    It may `spend` this probability of a false accept (`alpha_of`). `over` means that no more launches follow.
     """
     cases = compare(base, candidate).tables["cases"]
     worse = cases[cases["outcome"].isin(REGRESSIONS)]
     before, after = (side.timed.set_index(["repetition", "case"])["step_s"] for side in (base, candidate))
-    # The repetitions that both sides have of every case.
+    # Only repetitions with every case in both sessions are used.
     ratios = (after / before).unstack("case").dropna().to_numpy(dtype=float)
     logs = np.log(ratios).mean(axis=1)
     tests = judge({"": (np.zeros(len(logs)), logs)}, paired=True)
@@ -68,11 +68,11 @@ def judge_proposal(
 
 
 def judged(test: TTest | None, pairs: int, spend: float, least: float = LEAST, over: bool = False) -> Judgement:
-    """Judge a proposal by the test of the mean over cases of this number of pairs of launches."""
+    """Judge a proposal by the test of its mean over cases, after this number of pairs of launches."""
     over = over or pairs >= MOST_PAIRS
     if test is None:
         return Judgement(False if over else None, "too few launches have ended" if over else "", pairs)
-    # Between looks nothing is spent: then it is what the next one would say.
+    # Nothing is spent between looks. There, `at_least` has the confidence of the next look.
     share = next(SPENT[look] for look in SPENT if look >= min(pairs, MOST_PAIRS))
     bounds = (test.difference, test.high, test.low, test.bound(1 - spend * share))
     gain, low, high, at_least = (1 - factor(each) for each in bounds)

@@ -1,4 +1,4 @@
-"""The sessions of a comparison, and the variation between sessions that adds to its error.
+"""Select the sessions of a comparison, and estimate the variation between sessions, which adds to its error.
 
 Launches of one session share clocks, temperature and neighbors, so only other sessions show their effect.
 """
@@ -25,9 +25,10 @@ from parabench.store.store import STORE_NAME
 # The assumed standard deviation of a session's log time if too few sessions were measured. Every sentence that depends
 # on it names it.
 ALLOWANCE = 0.05
-# With 4 sessions the 95% quantile of t is 2.4; with 2 it is 6.3.
+# With 4 sessions the 95% quantile of Student's t is 2.4; with 2 it is 6.3.
 FEWEST_SESSIONS = 4
-# With 30 sessions the quantile of t is 4% above its limit. Newer sessions describe the machine best.
+# With 30 sessions this quantile is 4% above its limit. The newest sessions are used, because they describe the machine
+# best.
 MOST_SESSIONS = 30
 
 
@@ -45,7 +46,7 @@ def sides_of(results: Results, sessions: Sequence[int]) -> tuple[SessionData, Se
 
 
 def read_sides(base: str, candidate: str) -> tuple[SessionData, SessionData]:
-    """Return base and candidate, each STORE or STORE@SESSION, by id or label. A folder has a results.db.
+    """Return the sessions that two arguments name: DATABASE or DATABASE@SESSION, as `session.split` reads them.
 
     Raises UsageError if there is no such training session.
     """
@@ -54,10 +55,10 @@ def read_sides(base: str, candidate: str) -> tuple[SessionData, SessionData]:
 
 
 def read_several(stores: Sequence[tuple[Path, str | None]]) -> list[SessionData]:
-    """Return the sessions (None: the newest), each with a unique name as its `role`.
+    """Return the sessions of (database, id or label; None: the newest) pairs, each with a unique name as its `role`.
 
-    The role is the shortest unique name. A results database is named by its folder or file. Raises UsageError for fewer
-    than two sessions, for one session twice, and as `read_sides` does.
+    The role is the shortest unique name. Raises UsageError for fewer than two sessions, for one session twice, and if
+    a session does not exist.
     """
     if len(stores) < 2:
         raise UsageError("one session has nothing to be compared with; name two or more results databases or sessions")
@@ -74,7 +75,7 @@ def read_several(stores: Sequence[tuple[Path, str | None]]) -> list[SessionData]
 
 
 def _read(stores: Sequence[tuple[Path, str | None]]) -> list[SessionData]:
-    """Return the sessions. Each database is read once."""
+    """Return the sessions of (database, id or label) pairs. Each database is read once."""
     loaded = {path: load(path, LAUNCH_NUMBERS) for path, _ in stores}
     return [side_of(loaded[path], session) for path, session in stores]
 
@@ -90,15 +91,15 @@ def check_distinct(sides: Sequence[SessionData]) -> None:
 
 
 def interleaved(base: SessionData, candidate: SessionData) -> bool:
-    """Return whether both are variants of one `ab`, so that drift affects both alike."""
+    """Return whether both sessions are variants of one `parabench ab`, so that drift affects both alike."""
     own, other = base.session.interleaved, candidate.session.interleaved
     return bool(own) and own.get("run") == other.get("run") and own.get("side") != other.get("side")
 
 
 def alike(base: SessionData, candidate: SessionData) -> list[SessionData]:
-    """Return the newest MOST_SESSIONS of base's results database that could have been the base.
+    """Return the newest sessions in base's results database that repeat the base, at most MOST_SESSIONS - 1.
 
-    They finished, have the same suite and environment, are not newer than both sides, and are not variants of an `ab`.
+    They finished, have the same suite and environment, are not newer than both, and are not variants of an `ab`.
     """
     latest = max(base.session.started_utc, candidate.session.started_utc)
     names = ("id", "suite", "started_utc", "finished_utc")
@@ -123,7 +124,7 @@ def alike(base: SessionData, candidate: SessionData) -> list[SessionData]:
 def between_sessions(
     base: SessionData, candidate: SessionData, cases: Collection[str], allowance: float, others: Sequence[SessionData]
 ) -> dict[str, Between]:
-    """Return the variation between sessions of each configuration. `others` are the sessions `alike`."""
+    """Return the variation between sessions of each configuration by id. `others` are the sessions from `alike`."""
 
     def logs(sides: Sequence[SessionData], case: str) -> list[Numbers]:
         return [logs_of(side.by_case[case]) for side in sides if case in side.by_case]
@@ -137,7 +138,7 @@ def between_means(
     """Return the variation between sessions of the mean over `cases`, pairs of ids in base and candidate.
 
     A mean over many configurations is as uncertain as one, because clocks and temperature affect all of them. `others`
-    are the sessions `alike`. Sessions without a launch of every configuration do not count.
+    are the sessions from `alike`. Sessions without a launch of every configuration do not count.
     """
     own, new = zip(*cases, strict=True)
 
@@ -151,5 +152,5 @@ def between_means(
 
 
 def _between(sessions: Sequence[Numbers], compared: Sequence[Numbers], allowance: float) -> Between:
-    """Return the variance between `sessions`, or an allowance for those `compared` if these are too few."""
+    """Return the variance between `sessions`; if they are too few, the allowance for the `compared` sessions."""
     return Between.measured(sessions) if len(sessions) >= FEWEST_SESSIONS else Between.allowed(compared, allowance)

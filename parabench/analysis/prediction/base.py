@@ -1,4 +1,4 @@
-"""The measurements that predictions need: compute-only runs, times of collectives, and training runs."""
+"""Read the measurements that predictions need: compute-only runs, times of collectives, and training runs."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from parabench.store.record import CALL
 from parabench.store.results import Results
 from parabench.strategies import entry_of
 
-# Fields that change neither what a rank computes nor what it calls.
+# Fields that change neither the computing of a rank nor the operations that it calls.
 _TRAVELS = ("algorithm", "nodes", "world_size")
 
-# If configurations were measured with several values of these, one must be named.
+# If a strategy was measured with several values of such a field, the user must choose a value.
 MEASURED_APART = ("device", "model", "seq_len", "precision", "threads", "compile")
 
 NEEDED = "measure what predictions need: parabench run calibration --out FOLDER"
@@ -34,10 +34,9 @@ NEEDED = "measure what predictions need: parabench run calibration --out FOLDER"
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """A rank of `case` that computed with the other ranks of its node, without communication.
+    """The result of compute-only runs of `case`: the ranks of one node computed together and did not communicate.
 
-    `jitter` has the steps of all launches, divided by the launch's step time. `peak_bytes` is the highest peak memory
-    of a rank.
+    `jitter` has all steps, relative to the step time of their launch. `peak_bytes` is the highest peak of a rank.
     """
 
     case: Case
@@ -65,10 +64,10 @@ class Computed:
 
 @dataclass(frozen=True)
 class Base:
-    """All measurements. `measured` has the seconds of a step of each training run.
+    """The measurements for predictions. `rows` are collectives, `measured` are step times of training runs in seconds.
 
-    A node can run `room` ranks, limited by its devices or cores; None if unknown. `device_bytes` is the memory of the
-    smallest device; None without devices.
+    A node can run `room` ranks, by its devices or cores, None if unknown. `device_bytes` is the memory of the smallest
+    device, if any.
     """
 
     computed: tuple[Computed, ...]
@@ -80,14 +79,14 @@ class Base:
 
     @property
     def per_node(self) -> int:
-        """The ranks of a full node."""
+        """The number of ranks on a full node."""
         return max(self.room or 1, *(each.per_node for each in self.computed))
 
 
 def work_of(case: Case) -> tuple[Any, ...]:
-    """Return a key that is equal for cases whose ranks compute the same: all fields that do not change only transport.
+    """Return a key that is equal for cases whose ranks do the same computing and call the same operations.
 
-    Samples count per rank. Tensor parallelism splits a rank's work by the world size.
+    The batch counts per rank. With tensor parallelism, the work of a rank also depends on the world size.
     """
     entry = entry_of(case.strategy)
     plain: dict[str, Any] = {name: DEFAULTS[name] for name in _TRAVELS}
@@ -96,7 +95,7 @@ def work_of(case: Case) -> tuple[Any, ...]:
         plain["bucket_mib"] = None
     # With one micro-batch, no_sync has no effect.
     plain["no_sync"] = case.no_sync or case.grad_accumulation == 1
-    # The number of ranks that share a shard; two_level groups ranks as nodes do.
+    # The size of the groups within which strategies such as hsdp shard. By default, these are the ranks of a node.
     shared = case.ranks_per_node or case.world_size // case.nodes if "ranks_per_node" in entry.axes else None
     plain["ranks_per_node"] = None
     split = case.world_size if case.data_ranks == 1 else 1
@@ -104,7 +103,10 @@ def work_of(case: Case) -> tuple[Any, ...]:
 
 
 def base_of(stores: Sequence[Results]) -> Base:
-    """Return the measurements of databases; the newest count. Raises UsageError without a compute-only run."""
+    """Return the measurements in several databases. If one was repeated, the last database and session count.
+
+    Raises UsageError if no database has a compute-only run.
+    """
     computed: dict[Case, Computed] = {}
     measured: dict[Case, float] = {}
     rows: dict[tuple[Any, ...], Row] = {}
@@ -114,7 +116,7 @@ def base_of(stores: Sequence[Results]) -> Base:
             computed |= {one.case: one for one in computed_of(results, session)}
             machine = session.environment
         rows |= {row[:-1]: row for row in measured_rows(results, sessions_of(results, "collectives"))}
-        measured |= trainings(results)
+        measured |= training_step_times(results)
     if not computed:
         there = " and ".join(str(each.path) for each in stores)
         raise UsageError(f"{there} has no compute-only launches; {NEEDED}")
@@ -132,18 +134,18 @@ def base_of(stores: Sequence[Results]) -> Base:
 
 
 def sessions_of(results: Results, kind: str) -> list[Session]:
-    """Return the sessions of a kind, oldest first, without those that were interleaved with another."""
+    """Return the sessions of a kind (`Session.kind`), oldest first, without variants of `parabench ab`."""
     return [each for each in select_sessions(results, results.of_kind(kind)) if not each.interleaved]
 
 
-def trainings(results: Results) -> dict[Case, float]:
-    """Return the seconds of a step of each training run of a database; the newest counts."""
+def training_step_times(results: Results) -> dict[Case, float]:
+    """Return the step time in seconds of each case that training runs of a database measured; the newest counts."""
     seen = [data_of(results, session) for session in sessions_of(results, "training")]
     return {of.planned[case]: step_s for of in seen for case, step_s in of.step_times.items() if case in of.planned}
 
 
 def computed_of(results: Results, session: Session) -> list[Computed]:
-    """Return the ranks that a session of compute-only launches measured."""
+    """Return the result of each case of a session of compute-only runs."""
     table = numbers(results, session)
     steps = results.of([session.id]).read("sample", "metric = 'step_s' AND phase = 'measure'", ("launch_id", "value"))
     found = []
@@ -155,7 +157,7 @@ def computed_of(results: Results, session: Session) -> list[Computed]:
         case = case_of(launches["case_json"].iloc[0]).replace(device=launches["device"].iloc[0])
         events = last["program"][0]["events"]
         program = program_of(events, case.world_size, last.get("gradients") or ())
-        # The work takes a step without probes, minus the calls, which exchange nothing.
+        # The program was recorded with probes. Its compute times are scaled to a step without probes, minus the calls.
         in_calls = sum(event[-1] for event in events if event[0] == CALL)
         program = program.scaled(math.exp(float(np.log(launches["step_s"]).mean())) / (program.work_s + in_calls))
         launch_steps = steps.merge(launches[["launch_id", "step_s"]], on="launch_id")

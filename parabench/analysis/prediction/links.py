@@ -1,4 +1,4 @@
-"""Latency and bandwidth of links, fitted to the times of collectives.
+"""Fit the latency and bandwidth of links to the times of collectives.
 
 A message of x bytes takes a + b x seconds (Hockney, 1994), and a collective takes the sum over its rounds. a and b are
 fitted for each operation, algorithm and tier.
@@ -31,7 +31,7 @@ TIERS = (WITHIN, BETWEEN)
 NAMES = {WITHIN: "local", BETWEEN: "node"}
 _NODES = {WITHIN: "", BETWEEN: " --nnodes 2"}
 
-# Messages of up to this many times the largest measured message are predicted.
+# Larger messages than this many times the largest measured message are not predicted.
 BEYOND = 8
 
 _PREFIXES = {
@@ -45,7 +45,7 @@ _NUMBER_AND_UNIT = re.compile(r"([0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s*([^\s0-9
 
 
 class Row(NamedTuple):
-    """The seconds of one collective of `bytes` (the whole buffer) among `ranks` on `nodes`."""
+    """The measured seconds of one collective: `bytes` is the whole buffer, `ranks` and `nodes` are numbers."""
 
     op: str
     algorithm: str
@@ -57,7 +57,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The seconds of a message and of a byte, for messages of up to `most` bytes."""
+    """The cost of a link: seconds per message and per byte, valid for messages of up to `most` bytes."""
 
     latency_s: float
     byte_s: float
@@ -65,7 +65,7 @@ class Link:
 
 
 def given_link(text: str) -> Link:
-    """Return the link of a text such as "25GB/s,20us" or "200Gbit/s, 5 µs". Raises UsageError."""
+    """Return the link that a text such as "25GB/s,20us" or "200Gbit/s, 5 µs" gives. Raises UsageError for others."""
     matches = [match for part in text.split(",") if (match := _NUMBER_AND_UNIT.fullmatch(part.strip()))]
     rates, latencies = (
         [float(match[1]) * units[match[2]] for match in matches if match[2] in units] for units in (_RATES, _TIMES)
@@ -81,16 +81,16 @@ def given_link(text: str) -> Link:
 
 @dataclass(frozen=True)
 class Links:
-    """The links of each tier, operation and algorithm that were `fitted`, and the tiers that were `given` instead."""
+    """Links `fitted` by (operation, algorithm, tier). Links `given` by tier replace the fitted ones."""
 
     fitted: Mapping[tuple[str, str, str], Link]
     given: Mapping[str, Link]
     backend: str = "gloo"
 
     def seconds(self, op: str, algorithm: str, ranks: int, per_node: int, size: int, groups: int = 1) -> float:
-        """Return the seconds of an undisturbed collective, if `groups` of a node share its network card.
+        """Return the seconds of a collective of `size` bytes, if `groups` of a node share its network card.
 
-        Raises UsageError for links that were neither measured nor given.
+        Raises UsageError if the schedule is unknown, a link was neither measured nor given, or a message is too large.
         """
         found = rounds(op, _schedule(algorithm, self.backend), ranks, per_node, size)
         if found is None:
@@ -112,7 +112,7 @@ class Links:
         return total
 
     def _link(self, op: str, algorithm: str, tier: str) -> Link:
-        """Return a tier's link; a given one is never faster than the same messages within a node."""
+        """Return the link of a tier. A given link is limited to the measured speed of such messages within a node."""
         levels = levels_of(algorithm)
         part = algorithm if levels is None else levels[tier == BETWEEN]
         inside = self.fitted.get((op, part, WITHIN))
@@ -130,9 +130,9 @@ class Links:
 
 
 def links_from_rows(rows: Iterable[Row], backend: str) -> dict[tuple[str, str, str], Link]:
-    """Return the link of each (operation, algorithm, tier) that fits the times of collectives.
+    """Return the link of each (operation, algorithm, tier), fitted to the times of collectives.
 
-    The least squares are weighted, so that small messages count too, and no constant is negative. Rows with an unknown
+    Least squares are weighted, so that small messages count too, and no constant is negative. Rows with an unknown
     schedule, and rows of two_level, are left out.
     """
     groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
@@ -162,7 +162,7 @@ def links_from_rows(rows: Iterable[Row], backend: str) -> dict[tuple[str, str, s
 
 
 def measured_rows(results: Results, sessions: Sequence[Session]) -> list[Row]:
-    """Return the collectives that sessions measured in float32; the newest session counts.
+    """Return the collectives that sessions measured in float32; if one was repeated, the last session counts.
 
     The seconds of a size are the geometric mean over launches of the median batch. A mean of all calls would grow with
     bursts of other processes.

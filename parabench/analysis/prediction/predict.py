@@ -1,7 +1,7 @@
-"""Step times of configurations that were not measured, with 90% intervals, or the reason why they are not predicted.
+"""Predict step times of configurations that were not measured, with 90% intervals, or explain why that is impossible.
 
-A step is the recorded program of a rank (`program`) with collectives over fitted links (`links`). Measured training
-runs of few ranks correct the compute time of each strategy.
+A step is simulated from the recorded actions of a rank (`program`), with collectives over fitted links (`links`).
+Measured training runs of few ranks correct the compute time of each strategy.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from parabench.analysis.answer import Answer, columns, keyed, tables
 from parabench.analysis.collectives.rounds import BETWEEN, WITHIN
 from parabench.analysis.prediction.base import NEEDED, Base, Computed, work_of
 from parabench.analysis.prediction.links import Link, Links, links_from_rows
-from parabench.analysis.prediction.program import DEFAULT_CAPS, Call, Program, Timeline, timeline
+from parabench.analysis.prediction.program import DEFAULT_CAPS, Call, Program, simulated
 from parabench.errors import UsageError
 from parabench.plan.case import DEFAULTS, Case, ranks_in_words
 from parabench.plan.suite import BATCH_PER_RANK
@@ -66,7 +66,7 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A case that is not predicted: the reason, and the remedy."""
+    """A case that cannot be predicted. `refused` has the reason and a remedy."""
 
     case: Case
     refused: str
@@ -75,9 +75,9 @@ class Refused:
 Predicted = Prediction | Refused
 
 
-def place_of(call: Call, case: Case) -> tuple[int, int, int]:
-    """Return the nodes of a call's group, its ranks on each node, and the number of such groups on a node."""
-    size, stride, _ = call.group
+def layout_of(call: Call, case: Case) -> tuple[int, int, int]:
+    """Return the nodes of a call's group, its ranks on each of them, and the number of such groups on a node."""
+    size, stride = len(call.ranks), call.ranks.step
     here = case.world_size // case.nodes
     if case.nodes == 1:
         return 1, size, 1
@@ -88,13 +88,13 @@ def place_of(call: Call, case: Case) -> tuple[int, int, int]:
 
 @dataclass(frozen=True)
 class Predictor:
-    """Predictions from a base, with tiers of links that were `given`."""
+    """Predicts step times from the measurements of `base`. `given` has links by tier that replace the fitted ones."""
 
     base: Base
     given: Mapping[str, Link]
 
     def predict(self, case: Case) -> Predicted:
-        """Return the prediction of a case on `case.nodes` nodes."""
+        """Return the predicted step time of a case, or the reason why it cannot be predicted."""
         try:
             computed = self.computed(case)
             held, room = computed.peak_bytes or 0, self.base.device_bytes or math.inf
@@ -105,7 +105,9 @@ class Predictor:
                 )
             late = computed.slowest(case.world_size)
             links = replace(self.links, given=self.given)
-            step = self._step(case, computed, links, late * self.correction.get(case.strategy, 1.0))
+            step_s, compute_s, exposed_s = self._step(
+                case, computed, links, late * self.correction.get(case.strategy, 1.0)
+            )
         except UsageError as error:
             return Refused(case, str(error))
         trained = (each.world_size for each in self.base.measured if each.strategy == case.strategy)
@@ -113,22 +115,22 @@ class Predictor:
         factor = math.exp(Z90 * math.hypot(SPREAD, SPREAD_OF_DOUBLING * doublings))
         return Prediction(
             case=case,
-            step_s=step.step_s,
-            low_s=step.step_s / factor,
-            high_s=step.step_s * factor,
-            compute_s=step.compute_s / late,
-            slowest_s=step.compute_s * (1 - 1 / late),
-            exposed_within_s=step.exposed_s.get(WITHIN, 0.0),
-            exposed_between_s=step.exposed_s.get(BETWEEN, 0.0),
+            step_s=step_s,
+            low_s=step_s / factor,
+            high_s=step_s * factor,
+            compute_s=compute_s / late,
+            slowest_s=compute_s * (1 - 1 / late),
+            exposed_within_s=exposed_s.get(WITHIN, 0.0),
+            exposed_between_s=exposed_s.get(BETWEEN, 0.0),
             peak_bytes=computed.peak_bytes,
             measured_s=self.base.measured.get(case),
             notes=tuple(self._notes(case, computed)),
         )
 
     def computed(self, case: Case) -> Computed:
-        """Return the measured rank with the same work as a rank of the case, and the most similar number of ranks.
+        """Return the compute-only run whose rank has the same work as a rank of the case.
 
-        Raises UsageError if there is no such measurement.
+        If there are several, the number of ranks is the most similar one. Raises UsageError if there is none.
         """
         if entry_of(case.strategy).ranks_differ:
             raise UsageError(f"{case.strategy} is not predicted, because its ranks do different things")
@@ -147,14 +149,23 @@ class Predictor:
             ),
         )  # fmt: skip
 
-    def _step(self, case: Case, computed: Computed, links: Links, slower: float) -> Timeline:
+    def _step(
+        self, case: Case, computed: Computed, links: Links, slower: float
+    ) -> tuple[float, float, dict[str, float]]:
+        """Return the seconds of a step, of its computing, and of exposed communication by tier of links.
+
+        Computing takes `slower` times as long as in compute-only runs.
+        """
+
         @cache
         def takes(call: Call) -> tuple[float, str]:
-            nodes, inside, groups = place_of(call, case)
+            nodes, inside, groups = layout_of(call, case)
             seconds = links.seconds(call.op, case.algorithm, nodes * inside, inside, call.bytes, groups)
             return seconds, BETWEEN if nodes > 1 else WITHIN
 
-        return timeline(_program(case, computed), takes, slower)
+        program = _program(case, computed)
+        step_s, exposed_s = simulated(program, takes, slower)
+        return step_s, slower * program.work_s, exposed_s
 
     @cached_property
     def links(self) -> Links:
@@ -163,21 +174,21 @@ class Predictor:
 
     @cached_property
     def correction(self) -> dict[str, float]:
-        """By strategy, the compute time in training runs on one node, divided by the time in compute-only runs."""
+        """The compute time in training runs on one node, relative to compute-only runs, by strategy."""
         logs: dict[str, list[float]] = {}
         for case, measured_s in self.base.measured.items():
             if case.nodes > 1 or case.world_size == 1:
                 continue
             try:
-                step = self._step(case, self.computed(case), self.links, 1.0)
+                step_s, compute_s, _ = self._step(case, self.computed(case), self.links, 1.0)
             except UsageError:
                 continue
-            waiting = step.step_s - step.compute_s
-            longer = max(measured_s - waiting, step.compute_s / 2) / step.compute_s
+            longer = max(measured_s - (step_s - compute_s), compute_s / 2) / compute_s
             logs.setdefault(case.strategy, []).append(math.log(longer))
         return {strategy: math.exp(float(np.mean(each))) for strategy, each in logs.items()}
 
     def _notes(self, case: Case, computed: Computed) -> Iterator[str]:
+        """Yield the assumptions of a prediction that no measurement supports."""
         here, ranks = case.world_size // case.nodes, computed.case.world_size
         if computed.per_node != here:
             yield f"{ranks_in_words(here, 1)} on a node, and compute time was measured with {computed.per_node}"
@@ -205,7 +216,7 @@ def _program(case: Case, computed: Computed) -> Program:
 
 
 def _asked(case: Case) -> Iterator[str]:
-    """Return the options of `parabench run` that measure the computing of the case's ranks."""
+    """Yield the options of `parabench run calibration` that measure the compute time of the case's ranks."""
     plain = {"algorithm", "bucket_mib", "nodes", "ranks_per_node", "device", "backend", "data", "no_sync"}
     for name, value in case.to_dict().items():
         # Models without sequences have samples of length 1.
@@ -226,7 +237,7 @@ def predicted(answers: Iterable[Predicted]) -> list[Prediction]:
 
 
 def interval(each: Prediction) -> str:
-    """Return '21.3 ms (90%: 19.8 to 22.9)'."""
+    """Return a predicted step time with its interval: '21.3 ms (90%: 19.8 to 22.9)'."""
     return f"{format.milliseconds(each.step_s)} (90%: {format.milliseconds_between(each.low_s, each.high_s)})"
 
 
@@ -250,19 +261,19 @@ def table(answers: Sequence[Predicted]) -> Iterator[str]:
 
 
 def notes(answers: Sequence[Predicted]) -> list[str]:
-    """Return the assumptions, the fastest case first, and the reasons of refusals."""
+    """Return lines with the assumptions, the fastest case first, and with the reasons of refusals."""
     known = sorted(predicted(answers), key=lambda each: each.step_s)
     return [*_grouped("note", ((note, each.case) for each in known for note in each.notes)), *refusals(answers)]
 
 
 def refusals(answers: Iterable[Predicted]) -> list[str]:
-    """Return a line for each reason."""
+    """Return a line for each reason why cases cannot be predicted."""
     refused = ((each.refused, each.case) for each in answers if isinstance(each, Refused))
     return _grouped("Not predicted", refused)
 
 
 def _grouped(kind: str, texts: Iterable[tuple[str, Case]]) -> list[str]:
-    """Return a line for each text, with its cases. If texts differ only in numbers, only the first is used."""
+    """Return a line for each text, with its cases. Texts that differ only in numbers share the line of the first."""
     found: dict[str, tuple[str, list[Case]]] = {}
     for text, case in texts:
         found.setdefault(re.sub(r"\d+", "", text), (text, []))[1].append(case)
@@ -275,7 +286,7 @@ def _named(cases: Iterable[Case]) -> str:
 
 
 def best_lines(answers: Sequence[Predicted]) -> Iterator[str]:
-    """Yield the configuration that needs the least time for a sample, and those that may be as fast."""
+    """Yield sentences about the case with the least time per sample, and about cases that may be as fast."""
     known = sorted(predicted(answers), key=lambda each: each.sample_s)
     if known:
         best, *rest = known
@@ -287,7 +298,7 @@ def best_lines(answers: Sequence[Predicted]) -> Iterator[str]:
 
 
 def check_table(answers: Sequence[Predicted], measured: Mapping[Case, float]) -> Iterator[str]:
-    """Yield the lines of a table of predicted against measured step times."""
+    """Yield the lines of a table of predicted and measured step times."""
     rows = [
         (
             each.case.label,

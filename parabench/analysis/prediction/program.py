@@ -1,13 +1,13 @@
-"""A rank's recorded step, and its timeline with the collectives of more ranks.
+"""Simulate a step from the recorded actions of one rank: computing, starting collectives, and waiting for them.
 
-All ranks do the same. The collectives of each group run on a queue. Without a recorded wait, a rank waits at the end of
-the part of the step, as DDP does in C++.
+All ranks are assumed to do the same. The collectives of each group run one after another. A collective without a
+recorded wait is waited for at the end of its part of the step, as DDP does in C++.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -20,32 +20,24 @@ BACKWARD, OPTIMIZER = "backward", "optimizer"
 DEFAULT_CAPS = (MIB, 25 * MIB)
 
 
-class Group(NamedTuple):
-    """Ranks that call together: their number, the distance between their numbers, and the first."""
-
-    size: int
-    stride: int = 1
-    first: int = 0
-
-
 class Call(NamedTuple):
-    """A collective of `bytes` among a group."""
+    """A collective of `bytes` (the whole buffer) among `ranks`, which have a constant distance."""
 
     op: str
     bytes: int
-    group: Group
+    ranks: range
 
 
-# A rank's action and its value: PART starts a part of the step (its name), WORK computes (seconds), CALL starts a
-# collective (a `Call`), and WAIT_FOR waits for a collective (its number in the step).
+# An action of a rank and its value: PART starts a part of the step (its name), WORK computes (seconds), CALL starts a
+# collective (a `Call`), and WAIT_FOR waits for a collective (the index of its call in the step).
 Event = tuple[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """The step of a rank among `world_size` ranks.
+    """The actions of one rank of `world_size` ranks in a step.
 
-    `gradients` are DDP's, in the order of readiness: (bytes, seconds after backward started when it is ready).
+    `gradients` are DDP's, in the order of readiness: (bytes, seconds of backward until it is ready).
     """
 
     world_size: int
@@ -54,7 +46,7 @@ class Program:
 
     @property
     def work_s(self) -> float:
-        """The seconds of computing."""
+        """The seconds of computing in the step."""
         return float(sum(value for kind, value in self.events if kind == WORK))
 
     def scaled(self, by: float) -> Program:
@@ -66,18 +58,19 @@ class Program:
         )
 
     def among(self, world_size: int) -> Program:
-        """Return the program of a rank of `world_size`: groups of all ranks, and groups across them, grow."""
+        """Return the program of a rank of `world_size`. Groups that span all recorded ranks span all ranks there."""
 
         def grown(event: Event) -> Event:
             kind, call = event
-            if kind != CALL or call.group.size * call.group.stride != self.world_size:
+            if kind != CALL or len(call.ranks) * call.ranks.step != self.world_size:
                 return event
-            return kind, call._replace(group=call.group._replace(size=world_size // call.group.stride))
+            first, stride = call.ranks.start, call.ranks.step
+            return kind, call._replace(ranks=range(first, first + world_size // stride * stride, stride))
 
         return replace(self, world_size=world_size, events=tuple(map(grown, self.events)))
 
     def with_caps(self, caps: Sequence[int]) -> Program:
-        """Return the program with DDP's buckets of these caps in bytes instead of the recorded calls of backward."""
+        """Return the program with an all-reduce per DDP bucket instead of the calls of backward; `caps` in bytes."""
         first, last = (self.events.index((PART, name)) for name in (BACKWARD, OPTIMIZER))
         backward = self.events[first:last]
         backward_s = float(sum(value for kind, value in backward if kind == WORK))
@@ -85,7 +78,7 @@ class Program:
         buckets = self._buckets(caps)
         for size, ready_s in buckets:
             ready = min(backward_s, max(before, ready_s))
-            events += [(WORK, ready - before), (CALL, Call("all_reduce", size, Group(self.world_size)))]
+            events += [(WORK, ready - before), (CALL, Call("all_reduce", size, range(self.world_size)))]
             before = ready
         events.append((WORK, backward_s - before))
         # Calls are numbered from the first of the step, and the optimizer's come after the buckets.
@@ -94,10 +87,10 @@ class Program:
         return replace(self, events=(*self.events[:first], *events, *after))
 
     def _buckets(self, caps: Sequence[int]) -> list[tuple[int, float]]:
-        """Return (bytes, seconds until the last gradient is ready) of each bucket; the last cap applies to all that
-        follow.
+        """Return (bytes, seconds of backward until its last gradient is ready) of each bucket.
 
         DDP fills a bucket until it holds its cap or more (`compute_bucket_assignment_by_size` in torch's reducer.cpp).
+        The last cap is also the cap of all further buckets.
         """
         buckets: list[tuple[int, float]] = []
         full = True
@@ -109,50 +102,47 @@ class Program:
 
 
 def program_of(events: Sequence[Sequence[Any]], world_size: int, gradients: Sequence[Sequence[Any]] = ()) -> Program:
-    """Return the program that `probes.program` and `probes.gradients` recorded."""
+    """Return the program from the `events` of `probes.program` and the `gradients` of `probes.gradients`."""
     known: list[Event] = []
     for kind, *rest in events:
         value = rest[0]
         if kind == CALL:
             op, size, ranks, _ = rest
             stride = ranks[1] - ranks[0] if len(ranks) > 1 else 1
-            value = Call(op, size, Group(len(ranks), stride, ranks[0]))
+            value = Call(op, size, range(ranks[0], ranks[0] + len(ranks) * stride, stride))
         if kind in (WORK, PART, CALL, WAIT_FOR):
             known.append((kind, value))
     ready = sorted(((size, ready_s) for _, size, ready_s in gradients), key=itemgetter(1))
     return Program(world_size, tuple(known), tuple(ready))
 
 
-class Timeline(NamedTuple):
-    """The seconds of a step, of its computing, and of waiting for collectives by the tier of the call."""
+def simulated(
+    program: Program, takes: Callable[[Call], tuple[float, str]], slower: float = 1.0
+) -> tuple[float, dict[str, float]]:
+    """Return the seconds of a step, and the seconds of waiting for collectives by tier of links.
 
-    step_s: float
-    compute_s: float
-    exposed_s: dict[str, float]
-
-
-def timeline(program: Program, takes: Callable[[Call], tuple[float, str]], slower: float = 1.0) -> Timeline:
-    """Return a step whose computing takes `slower` times as long, and whose calls take (seconds, over a tier)."""
+    Computing takes `slower` times as long as in the program, and `takes` returns the seconds and the tier of a call.
+    """
     now = 0.0
-    free: dict[Hashable, float] = defaultdict(float)
+    free: dict[range, float] = defaultdict(float)
     exposed: dict[str, float] = defaultdict(float)
-    over: list[tuple[float, str]] = []
+    ends: list[tuple[float, str]] = []
     waited = {value for kind, value in program.events if kind == WAIT_FOR}
-    unseen: list[int] = []
+    without_wait: list[int] = []
     for kind, value in (*program.events, (PART, "")):
         if kind == WORK:
             now += slower * value
         elif kind == CALL:
             seconds, tier = takes(value)
-            free[value.group] = max(now, free[value.group]) + seconds
-            if len(over) not in waited:
-                unseen.append(len(over))
-            over.append((free[value.group], tier))
+            free[value.ranks] = max(now, free[value.ranks]) + seconds
+            if len(ends) not in waited:
+                without_wait.append(len(ends))
+            ends.append((free[value.ranks], tier))
         else:
-            for at in [value] if kind == WAIT_FOR else unseen:
-                end, tier = over[at]
+            for at in [value] if kind == WAIT_FOR else without_wait:
+                end, tier = ends[at]
                 exposed[tier] += max(0.0, end - now)
                 now = max(now, end)
             if kind == PART:
-                unseen = []
-    return Timeline(now, slower * program.work_s, dict(exposed))
+                without_wait = []
+    return now, dict(exposed)

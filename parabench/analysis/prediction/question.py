@@ -1,4 +1,4 @@
-"""The configurations that a question to `parabench predict` means, as cases that a base has measurements for."""
+"""Choose the configurations that `parabench predict` predicts, from its options and from measured configurations."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Axes = Mapping[str, tuple[Any, ...]]
 
 
 def cases(base: Base, world_sizes: Sequence[int], axes: Axes, ranks_per_node: int | None = None) -> list[Case]:
-    """Return the cases of these world sizes with the values of `axes`; other fields are as measured.
+    """Return the cases with these world sizes and the values of `axes`; other fields are as measured.
 
-    By default, `ranks_per_node` is the capacity of the measured machine. Raises UsageError.
+    By default, `ranks_per_node` is the capacity of the measured machine. Raises UsageError if an option does not fit.
     """
     strategies = _strategies(base, axes)
     for name in axes:
@@ -51,8 +51,9 @@ def cases(base: Base, world_sizes: Sequence[int], axes: Axes, ranks_per_node: in
 
 
 def candidates(base: Base, world_size: int, axes: Axes, ranks_per_node: int | None = None) -> list[Case]:
-    """Return every strategy, each measured algorithm, and DDP's usual bucket caps, unless `axes` has others.
+    """Return the cases to choose the fastest from, for one world size.
 
+    They have every measured strategy, every measured algorithm, and DDP's usual bucket caps, unless `axes` has others.
     Raises UsageError if there is no such case.
     """
     algorithms = tuple(dict.fromkeys(row.algorithm for row in base.rows)) or ("native",)
@@ -73,7 +74,7 @@ def candidates(base: Base, world_size: int, axes: Axes, ranks_per_node: int | No
 
 
 def _strategies(base: Base, axes: Axes) -> tuple[str, ...]:
-    """Return the strategies that are asked for. Raises UsageError for one without measured ranks."""
+    """Return the strategies in `axes`, by default all measured ones. Raises UsageError if one was not measured."""
     known = tuple(dict.fromkeys(each.case.strategy for each in base.computed))
     asked: tuple[str, ...] = axes.get("strategy", known)
     for strategy in asked:
@@ -90,7 +91,7 @@ def _strategies(base: Base, axes: Axes) -> tuple[str, ...]:
 
 
 def _pattern(base: Base, strategy: str, chosen: Mapping[str, Any], world_size: int) -> Case:
-    """Return the measured case of a strategy that differs least from the question; the other fields come from it.
+    """Return the measured case of a strategy that differs least from the `chosen` values and the world size.
 
     Raises UsageError if several cases differ as little, but not only in the number of ranks.
     """
@@ -109,11 +110,15 @@ def _pattern(base: Base, strategy: str, chosen: Mapping[str, Any], world_size: i
 
 
 def _has(strategy: str, axis: str) -> bool:
+    """Return whether an axis has an effect on a strategy."""
     return axis not in OPTIONAL or axis in entry_of(strategy).axes
 
 
 def grown(like: Case, world_size: int, nodes: int, values: Mapping[str, Any]) -> Case:
-    """Return a case of `world_size` ranks with the same samples per rank, and with `values`. Raises UsageError."""
+    """Return the case `like` with `world_size` ranks, the same samples per rank, and `values`.
+
+    Raises UsageError if the global batch in `values` does not divide among the ranks.
+    """
     samples = like.global_batch // like.data_ranks
     case = like.replace(world_size=world_size, nodes=nodes, global_batch=world_size, ranks_per_node=None)
     case = case.replace(**{"global_batch": samples * case.data_ranks, **with_global_batch(values, world_size)})

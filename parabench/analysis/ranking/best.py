@@ -1,4 +1,4 @@
-"""`best` answers "which configuration is fastest, and is that certain?", also at the end of a run."""
+"""Answer which configuration is the fastest, and how certain that is, for `parabench best` and the end of a run."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from parabench.analysis import format
-from parabench.analysis.answer import Answer, tables
+from parabench.analysis.answer import Answer, Row, tables
 from parabench.analysis.carry_over import carry_over, noise_floor
 from parabench.analysis.carry_over import sentence as carried_over
 from parabench.analysis.environment.nodes import cluster_options
 from parabench.analysis.links import explained, link_table, tiers_of
 from parabench.analysis.memory import case_states, compared
+from parabench.analysis.ranking import TABLES, ranked
 from parabench.analysis.ranking.objectives import OBJECTIVES, STEP, TIMED, Objective, require
-from parabench.analysis.ranking.race import undecided
-from parabench.analysis.ranking.ranking import ranked
-from parabench.analysis.ranking.sentences import at, headed, number
-from parabench.analysis.ranking.tables import TABLES, Row, Rows, by_workload
+from parabench.analysis.ranking.race import Rows, undecided
+from parabench.analysis.ranking.sentences import headed, number, placed
 from parabench.analysis.scaling import scaling_lines
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.contrasts import MOST_REPETITIONS
@@ -26,6 +25,7 @@ from parabench.analysis.warnings import all_findings
 from parabench.errors import UsageError, did_you_mean
 from parabench.plan.case import DEFAULTS
 from parabench.store.record import MEASURED_ON_CPU, WATCHED, Finding
+from parabench.store.results import known_records
 from parabench.store.store import STORE_NAME
 
 # The budget of the proposed command if deciding looks hopeless and fewer candidates would help.
@@ -47,7 +47,7 @@ def best(
     Args:
         seen: A session of training runs.
         objective: The number to rank by.
-        by: Axes whose values each get the best configuration, in the table `by`.
+        by: Axes for the table `by`, which has the best configuration for each of their values.
         computed: Warnings besides the stored ones.
         instrumented: Whether to read instrumented steps, for the communication of a single configuration.
 
@@ -67,9 +67,10 @@ def best(
 
 
 def answered(seen: SessionData, objective: Objective = STEP, by: Sequence[str] = ()) -> list[Rows]:
-    """Return the rows of the answer's tables for each workload. `SessionData.once(answered)` ranks by step time.
+    """Return the rows of the answer's tables for each workload.
 
-    Measured links explain the best, if the objective depends on them.
+    If the objective depends on links, and links were measured, they explain the best configuration. The defaults let
+    `SessionData.once(answered)` rank by step time.
     """
     works = ranked(seen.numbers, objective, by, seen.cases, seen.session.raced)
     if objective.name not in TIMED or not len(seen.results.read("link", f"session_id = {seen.session.id}")):
@@ -77,13 +78,13 @@ def answered(seen: SessionData, objective: Objective = STEP, by: Sequence[str] =
     tiers = tiers_of(link_table(seen.results, seen.session))
     for work in works:
         if work["workloads"][0]["decided"]:
-            first, *others = (seen.case(row["case_id"]) for row in at(work, "best", "tied", "slower"))
+            first, *others = (seen.case(row["case_id"]) for row in placed(work, "best", "tied", "slower"))
             work["workloads"][0]["links"] = explained(first, others, tiers)
     return works
 
 
 def _sentences(seen: SessionData, works: Sequence[Rows], objective: Objective, instrumented: bool) -> Iterator[str]:
-    """Yield all sentences. If nothing is decided, memory comes first, because it is the same in every launch."""
+    """Yield the sentences of the answer. If nothing is decided, memory is first, because it has no noise."""
     workloads = [work["workloads"][0] for work in works]
     decided = any(each["decided"] for each in workloads)
     memory = compared(seen.once(case_states)) if objective is STEP else []
@@ -91,7 +92,7 @@ def _sentences(seen: SessionData, works: Sequence[Rows], objective: Objective, i
         yield from memory
     for work in works:
         yield from headed(work)
-    yield from of_turns(seen, small=False)
+    yield from interleaving_lines(seen, small=False)
     if objective is STEP:
         yield from summary.lines(seen, instrumented=instrumented)
         yield from scaling_lines(seen)
@@ -114,14 +115,23 @@ def _text(answer: Answer) -> list[str]:
     return [*on_cpu, *format.in_lines(answer.sentences)]
 
 
+def by_workload(answer: Answer) -> list[Rows]:
+    """Return the rows of each workload of an answer, in the answer's order."""
+    found: dict[str, Rows] = {}
+    for name in TABLES:
+        for row in known_records(answer.tables[name]):
+            found.setdefault(row["workload"], {each: [] for each in TABLES})[name].append(row)
+    return list(found.values())
+
+
 def lines(answer: Answer) -> list[str]:
-    """Return an answer for the terminal: the sentences, then the code of the best and the tables of each workload."""
+    """Return the lines for a terminal: sentences, then the code of the best and the tables of each workload."""
     parts = [_text(answer)]
     for work in by_workload(answer):
         workload = work["workloads"][0]
         name = f" ({workload['workload']})" if workload["workload"] else ""
         if workload["decided"]:
-            (first,) = at(work, "best")
+            (first,) = placed(work, "best")
             title = [f"{first['label']}{name}:"] if name else []
             parts.append([*title, *textwrap.indent(first["code"], "    ").splitlines()])
         if work["by"]:
@@ -138,7 +148,7 @@ def lines(answer: Answer) -> list[str]:
 
 
 def _by_table(work: Rows, workload: Row) -> list[str]:
-    """Return the best for each value of the axes as lines of text."""
+    """Return the table `by` as lines of text."""
     objective, axes = OBJECTIVES[workload["objective"]], work["by"][0]["axes"]
     candidates = {row["case_id"]: row for row in work["candidates"]}
     rows = [[*axes, "best configuration", objective.head, "slower", "distinguishable", "configurations"]]
@@ -156,10 +166,10 @@ def _by_table(work: Rows, workload: Row) -> list[str]:
 
 
 def next_command(seen: SessionData, works: Sequence[Rows], where: str | None = None) -> list[tuple[str, str]]:
-    """Return the purpose and the command that launches what is still open until it is decided; none if there is none.
+    """Return [(purpose, command)] of a command that measures until the winner is clear; empty if it is not needed.
 
-    If that would take more than MOST_REPETITIONS, it has a budget. Only the newest session of a database can be
-    resumed. `where` replaces the database's folder in output for others.
+    If that would take more than MOST_REPETITIONS, the command has a budget. Only the newest session of a database can
+    be resumed. `where` replaces the folder of the database, in output that other people read.
     """
     results, session = seen.results, seen.session
     newest = session.id == results.listed["id"].max()
@@ -170,23 +180,26 @@ def next_command(seen: SessionData, works: Sequence[Rows], where: str | None = N
     for work in works:
         workload = work["workloads"][0]
         unclear = workload["more_repetitions"] is not None or not workload["decided"]
-        if at(work, "not_compared") or (at(work, "tied") and unclear):
+        if placed(work, "not_compared") or (placed(work, "tied") and unclear):
             still.append(workload)
-    left = undecided(seen.numbers, session.raced)
-    if not still or not (left.cases or left.too_noisy):
+    cases, _, too_noisy = undecided(seen.numbers, session.raced)
+    if not still or not (cases or too_noisy):
         return []
     repetitions = [
         each["repetitions"] + each["more_repetitions"] for each in still if each["more_repetitions"] is not None
     ]
-    far = left.too_noisy or max(repetitions, default=0) > MOST_REPETITIONS
+    far = too_noisy or max(repetitions, default=0) > MOST_REPETITIONS
     budget = ["--budget", f"{NARROWING_MIN:g}"] if far else []
     command = ["parabench", "run", "--resume", "--until-decided", *budget, "--out", where or str(results.path.parent)]
     command += cluster_options(session.environment)
     return [(f"To {'narrow it down' if far else 'settle it'}", shlex.join(command))]
 
 
-def of_turns(seen: SessionData, *, small: bool = True) -> list[str]:
-    """Return the noise floor and the interference of shared launches, a line each; `small` interference if asked."""
+def interleaving_lines(seen: SessionData, *, small: bool = True) -> list[str]:
+    """Return a line about the noise floor of shared launches and one about interference, if they were tested.
+
+    Interference that is too small to matter is only included if `small`.
+    """
     tested = seen.once(carry_over)
     shown = [carried_over(tested, seen.labels)] if tested and (small or tested.matters) else []
     return [*seen.once(noise_floor), *shown]

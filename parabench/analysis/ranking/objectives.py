@@ -1,4 +1,4 @@
-"""The objectives of `best`: the number of each launch, the workloads that it can compare, and its words."""
+"""Define the objectives of `best`: the number to rank by, the workloads that it can compare, and its texts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from parabench.analysis import format as words
-from parabench.analysis.loop_time import MEAN
+from parabench.analysis.launch_number import MEAN
 from parabench.analysis.numbers import WORK
 from parabench.analysis.session import SessionData
 from parabench.errors import UsageError
@@ -20,7 +20,7 @@ PER_TOKEN = tuple(name for name in WORK if name != "global_batch")
 
 @dataclass(frozen=True)
 class Objective:
-    """A number to rank by, and its words."""
+    """A number to rank by, and its texts."""
 
     name: str
     column: str  # the cost of a launch in SI units; less is better
@@ -28,7 +28,7 @@ class Objective:
     more: str  # how others are worse
     ahead: str  # how the best is better than all others
     head: str  # the title of a column
-    say: Callable[[float, str], str]  # formats a value; the second argument is the unit of throughput
+    say: Callable[[float, str], str]  # formats a value; the second argument is the unit, tokens or samples
     margin: Callable[[float, float], str]  # formats the half-width of a value, the second argument
     work: tuple[str, ...] = WORK  # the fields that must agree for two cases to be compared
     inverse: bool = False  # users read the inverse, as for throughput
@@ -38,7 +38,7 @@ class Objective:
         return self.more.format(words.percent(fraction))
 
 
-# The names of objectives, and their words.
+# The first six fields of each objective.
 _STEP = ("step_time_s", "step_s", "Fastest", "is {} slower", "faster than", "step")
 _RATE = ("tokens_per_s", "token_s", "Highest throughput", "takes {} longer", "faster than", "throughput")
 _MEMORY = ("memory", "peak_memory_bytes", "Lowest peak memory", "needs {} more memory", "below", "peak memory")

@@ -1,7 +1,6 @@
-"""The further tables of a workload: bucket sizes, the Pareto front, the best by axis, baselines without communication.
+"""Make further tables of a workload: curves of bucket sizes, the Pareto front, the best by axis, and baselines.
 
-`ranking` makes the tables `workloads` and `candidates`. Here, `cases` are configurations by id, and `rows` are the rows
-of a case table by id.
+Arguments named `cases` are configurations by id, and `rows` are the rows of a case table by id.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ import numpy as np
 import pandas as pd
 
 from parabench.analysis import format
+from parabench.analysis.answer import Row
 from parabench.analysis.numbers import levels
-from parabench.analysis.ranking.tables import Row
 from parabench.analysis.stats.contrasts import ROUNDING, SHARP_ENOUGH, Effects, fit
 from parabench.plan.case import DEFAULTS, MEANS, Case, fields_of
 from parabench.strategies import OPTIONAL, Rule, entry_of
@@ -29,7 +28,7 @@ SAME = ("world_size", "threads", "grad_accumulation", *fields_of(MEANS))
 
 
 def curves(cases: Mapping[str, Case], labels: Mapping[str, str], effects: Effects, *, decided: bool) -> list[Row]:
-    """Return the rows of the table `curves`: FEWEST_SIZES bucket sizes and more that `effects` compares.
+    """Return the rows of the table `curves`: configurations that differ only in the bucket size, FEWEST_SIZES or more.
 
     A curve is flat if no size is distinguishable from its best, and the half-width is SHARP_ENOUGH or less.
     """
@@ -57,9 +56,10 @@ def curves(cases: Mapping[str, Case], labels: Mapping[str, str], effects: Effect
 
 
 def members(chosen: Sequence[str], cases: Mapping[str, Case], labels: Mapping[str, str]) -> list[Row]:
-    """Return the `chosen` cases by name; sizes of one curve share a name: 'ddp ring, 10 to 25 MiB, 2 ranks'.
+    """Return the rows of the table `members`: the `chosen` cases, with one row for the bucket sizes of a curve.
 
-    A range contains every size that was tried: `cases` are all of the workload, also those that failed.
+    Its name has ranges, as in 'ddp ring, 10 to 25 MiB, 2 ranks'. They contain no other size of `cases`, which are all
+    of the workload.
     """
     found = []
     for ids in _groups(cases):
@@ -92,7 +92,7 @@ def _without_bucket(case: Case, label: str) -> str:
 
 
 def _sizes(own: Collection[float | None], tried: Sequence[float | None]) -> str:
-    """Return the sizes with runs of neighbors among those `tried`: '1 and 10 to 25 MiB and default'."""
+    """Return bucket sizes as text, with ranges of neighbors among those `tried`: '1 and 10 to 25 MiB and default'."""
     runs = itertools.groupby((size for size in tried if size is not None), own.__contains__)
     numbers = [[f"{size:g}" for size in run] for inside, run in runs if inside]
     texts = [" to ".join(dict.fromkeys((run[0], run[-1]))) for run in numbers]
@@ -135,7 +135,7 @@ def front(good: pd.DataFrame, rows: Mapping[str, Row]) -> list[Row]:
     ]
 
 
-def places(
+def best_by(
     axes: Sequence[str],
     cases: Mapping[str, Case],
     rows: Mapping[str, Row],
@@ -143,9 +143,9 @@ def places(
     order: Sequence[str],
     near: Collection[str] | None,
 ) -> list[Row]:
-    """Return a row for each value of `axes`, the best first, values without a number last.
+    """Return the rows of the table `by`: the best case for each value of `axes`; values without a number are last.
 
-    `near` are the cases that may be the best of all; `None` if nothing is decided.
+    `measured` cases have a number, `order` those that are compared, and `near` those that may be the best.
     """
     groups: dict[tuple[str, ...], list[str]] = {}
     for case, configuration in cases.items():
@@ -171,6 +171,7 @@ def places(
 
 
 def _name(case: Case, axis: str) -> str:
+    """Return the value of an axis as text."""
     value = case.cells()[axis]
     if axis in OPTIONAL and axis not in entry_of(case.strategy).axes and getattr(case, axis) == DEFAULTS[axis]:
         return "–"  # the strategy has no such axis
@@ -182,9 +183,9 @@ def _name(case: Case, axis: str) -> str:
 
 
 def no_comm_baselines(launches: pd.DataFrame, rows: Mapping[str, Row], best: str) -> list[Row]:
-    """Compare the case `best` with the fastest that exchanges nothing, at the same world size and options.
+    """Return the rows of the table `no_comm_baselines`, one or none, from the launches that count.
 
-    Return one row, or none. `launches` are those that count.
+    The case `best` is compared with the fastest case without communication that has the same world size and options.
     """
     own = rows[best]
     found = [

@@ -13,39 +13,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from parabench.analysis import format
+from parabench.analysis.answer import Row
 from parabench.analysis.numbers import only_ranked, same_work
-from parabench.analysis.ranking.tables import Row, Rows
 from parabench.analysis.stats.contrasts import MOST_REPETITIONS, SHARP_ENOUGH, Effects, Numbers, fit
 from parabench.store.record import FIRST_REPETITION
 
 # How often the fastest may be eliminated.
 ERROR = 0.05
-# One launch does not tell how launches differ.
+# The noise between launches is unknown after one launch.
 FIRST_LOOK = 2
 # With fewer, the number of repetitions that are needed is uncertain, and a failed case may succeed in the next one.
 FEWEST_REPETITIONS = 5
 
-
-@dataclass(frozen=True)
-class Undecided:
-    """The `cases` of the next repetition, empty if nothing is open, and their widest half-width, if known.
-
-    `too_noisy`: a workload is left out, because MOST_REPETITIONS would hardly decide it.
-    """
-
-    cases: tuple[str, ...]
-    half_width: float | None
-    too_noisy: bool
+# The rows of one workload by table.
+Rows = dict[str, list[Row]]
 
 
 def confidences(launches: pd.DataFrame, cases: Iterable[str]) -> Numbers:
-    """Return the confidence level for eliminating each case, which is the level of the look after its last launch."""
+    """Return the confidence level for eliminating each case: the level of the look after its last launch."""
     looks = launches["repetition"].rank(method="dense").groupby(launches["case"]).max().clip(lower=FIRST_LOOK)
     return np.array([1 - ERROR / (look * (look - 1)) for look in map(looks.__getitem__, cases)])
 
@@ -53,7 +43,7 @@ def confidences(launches: pd.DataFrame, cases: Iterable[str]) -> Numbers:
 def race(launches: pd.DataFrame, seconds: pd.Series[float]) -> Rows:
     """Return the rows of the tables `race` and `eliminated` from the launches of one workload.
 
-    `seconds` are the end times of repetitions.
+    `seconds` are the end times of repetitions: the duration of all launches until then.
     """
     launches = _in_race(launches, raced=True)
     looks: list[Row] = []
@@ -76,15 +66,18 @@ def race(launches: pd.DataFrame, seconds: pd.Series[float]) -> Rows:
 
 
 def exits(rows: Rows) -> dict[str, Row]:
-    """Return the last row of `eliminated` of each case that did not come back, by the case's id."""
+    """Return {case id: its last row in `eliminated`} of the cases that are eliminated at the end of the race."""
     racing = rows["race"][-1]["racing"] if rows["race"] else ()
     return {row["case_id"]: row for row in rows["eliminated"] if row["case_id"] not in racing}
 
 
-def undecided(launches: pd.DataFrame, raced: bool, patient: bool = False) -> Undecided:
+def undecided(launches: pd.DataFrame, raced: bool, patient: bool = False) -> tuple[tuple[str, ...], float | None, bool]:
     """Return the configurations that another repetition should launch, in all workloads of a launch table.
 
-    Racing itself is limited by time. Otherwise the limit is MOST_REPETITIONS, and unless `patient` also the noise.
+    The limit of racing is time; otherwise it is MOST_REPETITIONS, and unless `patient` also the noise.
+
+    Returns:
+        The ids, their widest half-width if known, and whether a workload is too noisy.
     """
     # Repetitions whose launches all failed count, too. Otherwise they could go on forever.
     begun = launches.loc[launches["repetition"] >= FIRST_REPETITION, "repetition"].nunique()
@@ -111,27 +104,29 @@ def undecided(launches: pd.DataFrame, raced: bool, patient: bool = False) -> Und
             cases += racing
             widths.append(half_width)
     known = [width for width in widths if width is not None]
-    return Undecided(tuple(cases), max(known) if len(known) == len(widths) > 0 else None, too_noisy)
+    return tuple(cases), max(known) if len(known) == len(widths) > 0 else None, too_noisy
 
 
 def next_seconds(launches: pd.DataFrame, cases: Collection[str]) -> float:
-    """Return the expected seconds of another repetition of these cases, from their launches in the last one. A shared
-    launch takes the same time with fewer cases."""
+    """Return the expected seconds of another repetition of these cases: the time of their launches in the last one.
+
+    A shared launch takes the same time with fewer cases.
+    """
     last = launches[launches["repetition"] == launches["repetition"].max()]
     return float(last.loc[last["in_turns"] | last["case"].isin(cases), "wall_s"].sum())
 
 
 def _in_race(launches: pd.DataFrame, raced: bool) -> pd.DataFrame:
-    """Return the launches of one workload that decide: in racing those that cases shared, if any."""
+    """Return the launches of one workload that decide: in racing only shared launches, if there are any."""
     shared = launches["in_turns"].astype(bool)
     return launches[shared] if raced and shared.any() else launches
 
 
 def _look(launches: pd.DataFrame, effects: Effects) -> tuple[list[str], float | None]:
-    """Return the cases that may be the fastest by these launches, the best first, and their widest half-width."""
+    """Return the cases that may be the fastest, the best first, and the widest half-width of their comparisons."""
     best = effects.connected()[0]
     behind = effects.behind(best)
-    # A case that is not connected with the best is not known to be slower.
+    # Cases that no launch connects with the best may be the fastest, too.
     near = effects.indistinguishable(best, confidences(launches, effects.cases))
     racing = [*near, *behind.index[behind.isna()]]
     return racing, format.number_or_none(math.expm1(effects.best_half_widths(best)[racing].max()))

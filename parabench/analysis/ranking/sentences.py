@@ -1,14 +1,14 @@
-"""The sentences about a workload, written from the rows of its tables."""
+"""Write the sentences about a workload from the rows of its tables."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from parabench.analysis import format
+from parabench.analysis.answer import Row
+from parabench.analysis.ranking import too_wide
 from parabench.analysis.ranking.objectives import OBJECTIVES, STEP, Objective
-from parabench.analysis.ranking.race import exits
-from parabench.analysis.ranking.ranking import too_wide
-from parabench.analysis.ranking.tables import Row, Rows
+from parabench.analysis.ranking.race import Rows, exits
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.contrasts import MOST_REPETITIONS, SHARP_ENOUGH
 
@@ -17,7 +17,7 @@ MOST_NAMES = 3
 
 
 def sentences(rows: Rows) -> list[str]:
-    """Return the sentences about a workload: the fastest, the certainty, the rest."""
+    """Return the sentences about a workload: the best configuration, how certain that is, and remarks."""
     workload, objective = rows["workloads"][0], OBJECTIVES[rows["workloads"][0]["objective"]]
     found = [
         *_answer(rows, workload, objective),
@@ -33,14 +33,14 @@ def sentences(rows: Rows) -> list[str]:
 
 
 def headed(rows: Rows) -> list[str]:
-    """Return `sentences`, the first after the name of the workload if there are several."""
+    """Return `sentences`. If there are several workloads, the first sentence starts with the name of this one."""
     first, *rest = sentences(rows)
     heading = rows["workloads"][0]["workload"]
     return [f"{heading}: {first}" if heading else first, *rest]
 
 
 def number(row: Row, objective: Objective) -> str:
-    """Return the number of a candidate with its ±: '41.2 ms per step (±0.4 ms)'."""
+    """Return the number of a candidate with its half-width as text: '41.2 ms per step (±0.4 ms)'."""
     text, margin = objective.say(row["value"], row["unit"]), row["plus_minus"]
     if margin is None:
         return text
@@ -49,19 +49,19 @@ def number(row: Row, objective: Objective) -> str:
     return f"{text} ({format.plus_minus(objective.margin(margin, row['value']))})"
 
 
-def at(rows: Rows, *places: str) -> list[Row]:
-    """Return the candidates at these places, the best first."""
+def placed(rows: Rows, *places: str) -> list[Row]:
+    """Return the rows of `candidates` at these places (`best`, `tied`, ...), the best first."""
     return [row for row in rows["candidates"] if row["place"] in places]
 
 
 def _answer(rows: Rows, workload: Row, objective: Objective) -> Iterator[str]:
-    """Yield the best or the set of the best, with PyTorch's default; or why nothing is distinguishable."""
+    """Yield sentences about the best configurations and PyTorch's default, or the reason for a missing answer."""
     if workload["best"] is None:
         yield workload["why_not"]
         return
-    (best,) = at(rows, "best")
+    (best,) = placed(rows, "best")
     if not workload["decided"]:
-        alone = not at(rows, "tied")
+        alone = not placed(rows, "tied")
         measured = f"{'Measured' if alone else 'Best estimate'}: {best['label']}: {_with_rate(best, objective)}."
         yield from (measured, workload["why_not"]) if alone else (workload["why_not"], measured)
         return
@@ -77,8 +77,8 @@ def _answer(rows: Rows, workload: Row, objective: Objective) -> Iterator[str]:
 
 
 def _set(rows: Rows, workload: Row, best: Row, objective: Objective) -> Iterator[str]:
-    """Yield the best, or the set of the best, and how certain that is."""
-    tied, slower, apart = at(rows, "tied"), at(rows, "slower"), workload["apart"]
+    """Yield sentences about the best configuration, or the set of the best, and how certain that is."""
+    tied, slower, apart = placed(rows, "tied"), placed(rows, "slower"), workload["apart"]
     everything = format.count(1 + len(tied) + len(slower), "configuration")
     names = [row["name"] for row in rows["members"]]
     basis = f"{format.percent(CONFIDENCE)}, {format.count(workload['repetitions'], 'repetition')}"
@@ -114,7 +114,7 @@ def _set(rows: Rows, workload: Row, best: Row, objective: Objective) -> Iterator
 
 
 def _with_rate(best: Row, objective: Objective) -> str:
-    """Return the best's number with its throughput, or with its step time if another number was ranked."""
+    """Return the number of the best with its throughput; if another objective was ranked, with its step time."""
     beside = f"{format.milliseconds(best['step_time_s'])} per step"
     if objective is STEP:
         rate = best["tokens_per_s"]
@@ -123,7 +123,7 @@ def _with_rate(best: Row, objective: Objective) -> str:
 
 
 def _more_repetitions(rows: Rows, workload: Row) -> str:
-    """Return how many more repetitions would resolve the set; empty if it is sharp enough."""
+    """Return a sentence about the repetitions that would resolve SHARP_ENOUGH; empty if no more are needed."""
     more = workload["more_repetitions"]
     if more is None:
         return ""
@@ -138,14 +138,14 @@ def _more_repetitions(rows: Rows, workload: Row) -> str:
 
 
 def _remarks(rows: Rows, workload: Row, objective: Objective) -> Iterator[str]:
-    """Yield what the answer leaves out: configurations without a ratio, without synchronization, without a check."""
-    if apart := at(rows, "not_compared"):
+    """Yield sentences about configurations without a ratio, with stale gradients, without a check, and baselines."""
+    if apart := placed(rows, "not_compared"):
         numbers = format.listed(
             (f"{row['label']}: {number(row, objective)} ({row['status']})" for row in apart), MOST_NAMES
         )
         why = "Not compared, because no launch or repetition that counts connects them with these"
         yield f"{why if workload['best'] else 'Measured'}: {numbers}."
-    if stale := [row for row in at(rows, "best", "tied") if row["other_training"]]:
+    if stale := [row for row in placed(rows, "best", "tied") if row["other_training"]]:
         texts = format.listed((f"{row['label']} ({staleness(row)})" for row in stale), MOST_NAMES)
         yield f"Not equivalent to single-device training (stale gradients): {texts}."
     for row in rows["candidates"]:
@@ -167,14 +167,14 @@ def _remarks(rows: Rows, workload: Row, objective: Objective) -> Iterator[str]:
 
 
 def staleness(row: Row) -> str:
-    """Return how many updates the gradients of a configuration miss: '1.5 updates on average, 4 at most'."""
+    """Return the delay of a configuration's gradients in words: '1.5 updates on average, 4 at most'."""
     mean, most = row["staleness_mean"], row["staleness_max"]
     known = format.known(mean) and format.known(most)
     return format.staleness(mean, most) if known else "by how many updates is unknown"
 
 
 def _curves(curves: Sequence[Row], repetitions: int, objective: str) -> list[str]:
-    """Return a sentence about the flat curves and one about the unclear curves. `objective` is ' to memory' or so."""
+    """Return a sentence about flat curves and one about unclear curves; `objective` is text such as ' to memory'."""
     texts = {
         "flat": "{names}: the bucket size makes no significant difference{objective} ({evidence}).",
         "unclear": "{names}: too few repetitions to resolve an effect of the bucket size{objective} ({evidence}).",

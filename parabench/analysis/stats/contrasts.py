@@ -1,6 +1,6 @@
 """The estimator: ratios between units, with simultaneous intervals, tests, and the number of launches for a plan.
 
-A launch gives one number. The steps of a launch are correlated, so they never count as independent samples: that raised
+A launch gives one number. The steps of a launch are correlated, so they never count as independent samples: this gave
 22% to 42% false alarms (docs/explanation/certainty.md). All functions use the logarithms of these numbers, because
 noise is proportional to them. The model is
 
@@ -50,12 +50,12 @@ from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.quantiles import MOST_ALIKE, dunnett, dunnett_cdf, studentized_range, t_quantile
 
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
-Places = np.ndarray[Any, np.dtype[np.int64]]
+Indices = np.ndarray[Any, np.dtype[np.int64]]
 Case = TypeVar("Case")
 
 # Smaller differences of logarithms are rounding: bytes can agree exactly.
 ROUNDING, DIGITS = 1e-9, 12
-# No plan has more blocks; the answer is then "more than".
+# No plan has more blocks. A larger number is reported as "more than" this one.
 MOST_REPETITIONS = 100
 # The weight, in degrees of freedom, of the common variance next to a case's own. In simulations of equal cases whose
 # noise differs tenfold, Tukey's test with one common variance found no difference in 80% of sessions. With this weight,
@@ -65,18 +65,18 @@ COMMON_WEIGHT = 4.0
 SHARP_ENOUGH = 0.02
 # If several may be the best and may differ by this much, no winner is named.
 TOO_WIDE = 0.05
-# In a plan, two equal sides pass with this probability, for all configurations together.
+# The planned number of launches lets two equal variants pass with this probability, in all configurations together.
 POWER = 0.9
-# A side with fewer launches has no spread.
+# A variant with fewer launches has no standard deviation.
 FEWEST_LAUNCHES = 2
-# Few launches can show less spread than there is, so plans use the upper 80% bound of the variance (R. H. Browne, "On
+# Few launches can underestimate the noise, so plans use the upper 80% bound of the variance (R. H. Browne, "On
 # the use of a pilot sample for sample size determination", Statistics in Medicine 14, 1995).
 SURE_ENOUGH = 0.8
 # A plan with more launches is reported as "more than" this number.
 MOST_LAUNCHES = 500
-# A smaller standard deviation of log times is the resolution of a clock.
+# The least standard deviation of log times; a smaller one is due to the resolution of a clock.
 LEAST_SD = 1e-6
-# For more standard errors, the noise of the difference is negligible.
+# Beyond this many standard errors, the noise of the difference is negligible.
 MANY_ERRORS = 30.0
 
 
@@ -99,12 +99,14 @@ class Stratum:
     df: int
     # The standard errors of the differences of all pairs of cases, over sqrt(2); infinite without a comparison.
     scales: Numbers
-    others: Places  # the number of cases that a case is compared with here
+    others: Indices  # the number of cases that a case is compared with here
     correlation: Numbers  # the mean correlation of the differences of a case
 
     def of_pairs(self, confidence: float) -> float:
-        """Return Tukey's quantile for all pairs of cases. Across cohorts, the levels have the larger variance, so their
-        degrees of freedom are used."""
+        """Return Tukey's quantile for all pairs of cases; 1 without a comparison.
+
+        Across cohorts, the levels have the larger variance, so their degrees of freedom are used.
+        """
         cases = len(self.scales)
         return studentized_range(cases, self.df, confidence) if self.df > 0 and cases > 1 else 1.0
 
@@ -129,12 +131,12 @@ class Stratum:
 
 @dataclass(frozen=True)
 class Effects:
-    """The fitted configurations of a session, by case."""
+    """The fitted means of the configurations of a session. `case` arguments are ids."""
 
     means: pd.Series[float]  # on the log scale, in the average block of the component
     variances: pd.Series[float]  # the moderated variance of one launch
     own: Numbers  # the variance of the mean
-    component: Places  # the number of the component
+    component: Indices  # the number of the component
     n_blocks: int
     strata: tuple[Stratum, ...]  # inside launches (repetitions, if no launch is shared), then across cohorts
 
@@ -149,7 +151,7 @@ class Effects:
         return self.strata[0].df
 
     def behind(self, case: str) -> pd.Series[float]:
-        """Return log(other / case); NaN for a case of another component."""
+        """Return log(number of each case / number of `case`); NaN if no blocks connect them."""
         means, at = self.means.to_numpy(), self._at(case)
         return pd.Series(np.where(self.component == self.component[at], means - means[at], np.nan), self.cases)
 
@@ -159,12 +161,14 @@ class Effects:
         return tuple(own.sort_values(kind="stable").index)
 
     def half_widths(self, case: str, confidence: float = CONFIDENCE) -> pd.Series[float]:
-        """Return the half-widths (log scale) of the intervals against each case, simultaneous for all pairs; infinite
-        if unknown."""
+        """Return the half-widths (log scale) of the intervals of `behind(case)`; infinite if unknown.
+
+        The intervals are simultaneous for all pairs of cases.
+        """
         return self._widths(case, [stratum.of_pairs(confidence) for stratum in self.strata])
 
     def less(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Return for each pair of cases whether the first (row) has a significantly smaller mean."""
+        """Return for each pair whether the row's case has a significantly smaller mean; shape (cases, cases)."""
         means = self.means.to_numpy()
         apart = np.where(self.component[:, None] == self.component, means - means[:, None], np.nan)
         widths = [stratum.of_pairs(CONFIDENCE) * stratum.scales for stratum in self.strata]
@@ -192,15 +196,19 @@ class Effects:
         return pd.Series(quantile * np.sqrt(self.own) if df > 0 else np.inf, self.cases)
 
     def indistinguishable(self, case: str, confidence: float | Numbers = CONFIDENCE) -> list[str]:
-        """Return the cases that may be the best if `case` has the lowest mean of its component, fastest first, with
-        `case`. Cases of other components are left out: nothing is known."""
+        """Return the cases that may be the best if `case` has the lowest mean of its component; the lowest mean first.
+
+        The list contains `case`, and no case of another component.
+        """
         behind = self.behind(case)
         near = behind.index[behind <= self.best_half_widths(case, confidence) + ROUNDING]
         return sorted(near, key=lambda other: (self.means[other], other != case))
 
     def blocks_for(self, half_width: float, among: Sequence[str] = (), *, at_least: bool = False) -> int:
-        """Return the fewest blocks of all cases for a `half_width` between the best and `among` (default: all cases,
-        with the common noise), at most MOST_REPETITIONS + 1. `at_least` uses the lower 95% bound of the noise."""
+        """Return the number of blocks that gives a `half_width` between the best and the cases `among`.
+
+        By default, these are all cases, with the common noise. `at_least` uses the lower 95% bound of the noise.
+        """
         places = self.cases.get_indexer(pd.Index(among or self.cases))
         noise = math.sqrt(self.variances.iloc[places].nlargest(2).mean()) if among else self.strata[0].residual
         needed = 2
@@ -219,8 +227,7 @@ class Effects:
 
 @lru_cache(maxsize=256)
 def _fewest_blocks(units: int, noise: float, half_width: float) -> int:
-    """Return the fewest blocks for a half-width, which is d * noise * sqrt(2 / blocks): enough if the probability of
-    Dunnett's t below half_width * sqrt(blocks / 2) / noise reaches CONFIDENCE."""
+    """Return the fewest blocks for a half-width, which is d * noise * sqrt(2 / blocks) with Dunnett's quantile d."""
     if noise < ROUNDING:
         return 2
 
@@ -243,7 +250,7 @@ def _freedom(df: int, units: int) -> float:
 
 
 def fit(launches: pd.DataFrame, number: str = "step_s") -> Effects:
-    """Fit the launches of a table like `numbers.numbers`; `number` is above 0.
+    """Fit the model to the column `number` (above 0) of launches, which have the columns of `numbers.numbers`.
 
     Launches with the same `shared_launch` are compared inside it.
     """
@@ -273,11 +280,11 @@ def fit(launches: pd.DataFrame, number: str = "step_s") -> Effects:
 
 
 class _Fit(NamedTuple):
-    """A model fitted by least squares: per unit its mean, its component, the variance of a launch and of its mean."""
+    """A model fitted by least squares. Arrays have a value per unit; Effects and Stratum explain the fields."""
 
-    units: Any
+    units: Any  # the names of the units
     means: Numbers
-    component: Places
+    component: Indices
     variances: Numbers
     own: Numbers
     scales: Numbers
@@ -303,8 +310,10 @@ def _stratum(of: _Fit, scales: Numbers, pairs: Any, own: Numbers, common: Number
 
 
 def turn_weights(launches: pd.DataFrame) -> Numbers | None:
-    """Return the weight of each launch: its number of `turns` relative to the mean over shared launches. With twice the
-    turns, a launch has half the variance. `None` without turns or without shared launches."""
+    """Return the weight of each launch: its number of `turns` relative to the mean over shared launches.
+
+    With twice the turns, a launch has half the variance. `None` without turns or without shared launches.
+    """
     if "turns" not in launches:
         return None
     turns, shared = np.asarray(launches["turns"], dtype=float), launches["shared_launch"].duplicated(keep=False)
@@ -354,8 +363,11 @@ def _least_squares(of_unit: Any, of_block: Any, y: Numbers, weight: Numbers | No
     )
 
 
-def components(unit: Places, block: Places) -> Places:
-    """Return the number of the component of each unit, then of each block: launches connect them."""
+def components(unit: Indices, block: Indices) -> Indices:
+    """Return the component of each unit, followed by the component of each block, as numbers from 0.
+
+    `unit` and `block` are the indices of each launch, which connects the two.
+    """
     of_unit = np.arange(unit.max() + 1)
     while True:
         of_block, joined = np.full(block.max() + 1, len(of_unit)), of_unit.copy()
@@ -367,8 +379,10 @@ def components(unit: Places, block: Places) -> Places:
 
 
 def moderated(squares: Any, df: Any, common: float, weight: float) -> Any:
-    """Return a variance from a sum of squares and its degrees of freedom, moderated by the `common` standard deviation,
-    which counts like `weight` more values."""
+    """Return a variance from a sum of squares and its degrees of freedom, moderated by a common one.
+
+    The `common` standard deviation counts like `weight` more values.
+    """
     return (weight * common**2 + squares) / (weight + df)
 
 
@@ -377,11 +391,11 @@ def moderated(squares: Any, df: Any, common: float, weight: float) -> Any:
 
 @dataclass(frozen=True)
 class Between:
-    """The variation between sessions of one configuration: measured, or an allowance."""
+    """The variation of one configuration between sessions: measured, or assumed (an allowance)."""
 
     variance: float  # the variance of the logarithm of a session's mean
     df: float  # infinite for an allowance
-    launches: float  # the part of `variance` that the noise of launches explains; 0 for an allowance
+    launches: float  # the part of `variance` that is due to the noise of launches; 0 for an allowance
     sessions: int  # the number of measured sessions; 0 for an allowance
 
     @property
@@ -403,14 +417,14 @@ class Between:
 
     @classmethod
     def measured(cls, logs: Sequence[Numbers]) -> Between:
-        """Return the variance of the means of several sessions."""
+        """Return the variance of the means of several sessions; `logs` are their launches."""
         launches = _within_sessions(logs)[1] * float(np.mean([1 / len(session) for session in logs]))
         variance = float(np.var([session.mean() for session in logs], ddof=1))
         return cls(max(variance, LEAST_SD**2), len(logs) - 1.0, launches, len(logs))
 
 
 def _within_sessions(logs: Sequence[Numbers]) -> tuple[int, float]:
-    """Return the degrees of freedom and the variance of one launch within its session; 0 if it is unknown."""
+    """Return the degrees of freedom and the pooled variance of launches within their sessions; 0 if unknown."""
     several = [session for session in logs if len(session) >= FEWEST_LAUNCHES]
     df = sum(len(session) - 1 for session in several)
     squares = sum(float(((session - session.mean()) ** 2).sum()) for session in several)
@@ -419,15 +433,15 @@ def _within_sessions(logs: Sequence[Numbers]) -> tuple[int, float]:
 
 @dataclass(frozen=True)
 class TTest:
-    """The test of one configuration. The bounds hold for this configuration alone."""
+    """The t-test of candidate against base for one configuration. The bounds hold for this configuration alone."""
 
     difference: float  # log(candidate / base)
     error: float  # its standard error
     df: float
     p_slower: float  # one-sided, adjusted over all configurations by Holm's method
     p_faster: float
-    variances: tuple[float, ...]  # for a launch of each side, or for the differences of pairs
-    counts: tuple[int, ...]  # the launches of each side, or the pairs
+    variances: tuple[float, ...]  # one per variant, for its launches; or one for the differences of pairs
+    counts: tuple[int, ...]  # the number of launches of each variant, or of pairs
     between: Between | None
     among: int  # the number of configurations
 
@@ -441,7 +455,7 @@ class TTest:
     upper = property(lambda self: self.bound(CONFIDENCE))
 
     def launches_for(self, tolerance: float) -> int | None:
-        """Return the launches per side that let two equal sides pass with `tolerance`, a fraction.
+        """Return the number of launches per variant that lets equal variants pass with `tolerance`, a fraction.
 
         The plan holds with probability POWER in all configurations together (Bonferroni). None if MOST_LAUNCHES do not
         suffice.
@@ -450,7 +464,7 @@ class TTest:
         df = np.array(self.counts) - 1.0
         variances = np.array(self.variances) * df / _special().chdtri(df, SURE_ENOUGH)
         error, error_df = _errors(np.outer(variances, 1 / n), np.array([n - 1] * len(df)), [self.between] * len(n))
-        enough = shown(limit / error, error_df) >= 1 - (1 - POWER) / self.among
+        enough = power_of(limit / error, error_df) >= 1 - (1 - POWER) / self.among
         needed = int(n[enough.argmax()])
         if self.upper >= limit:
             needed = max(needed, min(self.counts) + 1)
@@ -463,10 +477,10 @@ def judge(
     paired: bool,
     between: Mapping[Case, Between] | None = None,
 ) -> dict[Case, TTest]:
-    """Test the logarithms of base and candidate of each configuration that has enough launches.
+    """Test the difference of logarithms, candidate minus base, for each configuration with enough launches.
 
-    Paired sides have the same blocks in the same order. Unpaired sides get Welch's t-test, with the variation between
-    sessions if `between` has it.
+    `paired` variants have the same blocks in the same order. Otherwise the test is Welch's t-test, with the variation
+    between sessions if `between` has it.
     """
     logs = {
         case: tuple(np.asarray(side, dtype=float) for side in sides)
@@ -492,13 +506,13 @@ def judge(
 
 
 def logs_of(numbers: ArrayLike) -> Numbers:
-    """Return the logarithms of launches' numbers."""
+    """Return the natural logarithms of `numbers` as an array."""
     logs: Numbers = np.log(np.asarray(numbers, dtype=float))
     return logs
 
 
 def factor(difference: float) -> float:
-    """Return the ratio of a difference of logarithms, limited so that JSON can hold it."""
+    """Return exp(difference): the ratio to a difference of logarithms, limited to values that JSON can hold."""
     return math.exp(max(-50.0, min(50.0, difference)))
 
 
@@ -516,10 +530,10 @@ def holm(p_values: Sequence[float] | Numbers) -> list[float]:
     return found
 
 
-def shown(errors: Numbers, df: Numbers) -> Numbers:
+def power_of(errors: Numbers, df: Numbers) -> Numbers:
     """Return the probability that a one-sided t-test at 95% detects a difference of this number of standard errors.
 
-    It is also the probability that the one-sided bound of two equal sides excludes the difference.
+    It is also the probability that the one-sided bound of two equal variants excludes the difference.
     """
     quantile = _special().stdtrit(df, CONFIDENCE)
     # For many errors scipy returns NaN or a wrong number. There, t is only small if the variance is overestimated by so
@@ -568,21 +582,22 @@ class Mean:
 def geometric_mean(
     logs: Sequence[tuple[pd.Series[float], ...]], reason: str = "", between: Between | None = None
 ) -> Mean:
-    """Return the mean over configurations of (base, candidate), or of paired differences (candidate - base,).
+    """Return the geometric mean of candidate / base over configurations.
 
-    The mean is geometric because only then it does not depend on the side that one divides by (P. J. Fleming and J. J.
+    `logs` has for each configuration the logarithms of (base, candidate) by block, or of the paired ratios only. The
+    mean is geometric because only then it does not depend on the variant that one divides by (P. J. Fleming and J. J.
     Wallace, "How not to lie with statistics: the correct way to summarize benchmark results", CACM 29(3), 1986).
 
-    The series are indexed by block. For k configurations with n launches each and logarithms y, the mean of a side is
+    For k configurations with n launches each and logarithms y, the mean of a variant is
     M = mean over configurations of mean(y). Launches of a block share its clocks and neighbors, so blocks are the
     independent units: with r = y - mean(y of its configuration), a block has u = sum(r / n) / k over its launches. The
     variance of M is m / (m - 1) times the sum of u^2, with m - 1 degrees of freedom, where m is the smallest n. If no
     launch is missing, this is var(block means) / blocks. Otherwise it is the cluster-robust variance of A. C. Cameron
     and D. L. Miller, "A practitioner's guide to cluster-robust inference", Journal of Human Resources 50 (2015), with m
-    in place of the number of clusters. The two sides add up as in Welch's t-test.
+    in place of the number of clusters. The two variants add up as in Welch's t-test.
 
-    Configurations with fewer than two launches on a side are left out. If that leaves none, all are taken and there is
-    no interval. `reason` explains configurations without a launch.
+    Configurations with fewer than two launches of a variant are left out. If none remain, all are taken without an
+    interval. `reason` explains configurations without a launch.
     """
     known = [sides for sides in logs if all(map(len, sides))]
     enough = [sides for sides in known if min(map(len, sides)) >= FEWEST_LAUNCHES]
@@ -605,14 +620,14 @@ def geometric_mean(
 
 
 def by_block(cases: Sequence[pd.Series[float]]) -> Numbers:
-    """Return one number per block of a side; their mean is M of `geometric_mean`."""
+    """Return one number per block of a variant; their mean is M of `geometric_mean`."""
     table = _table(cases)
     blocks: Numbers = np.asarray(table.mean().mean() + len(table) * _shares(table), dtype=float)
     return blocks
 
 
 def _table(cases: Sequence[pd.Series[float]]) -> pd.DataFrame:
-    """Return the logarithms of a side by block and configuration."""
+    """Return a table with a row per block and a column per configuration from the logarithms of a variant."""
     of_case = np.repeat(np.arange(len(cases)), [len(case) for case in cases])
     block = np.concatenate([case.index.get_level_values(0) for case in cases])
     return pd.Series(np.concatenate(cases), [block, of_case]).unstack()

@@ -1,7 +1,7 @@
-"""Sets of intervals on a clock, exactly: unions and cuts, never sums of durations.
+"""Compute unions, intersections and differences of time intervals.
 
-One object holds a set of intervals for each of many keys (a rank's step, say), so one vectorized sweep serves them all.
-Ends are picked from the input, never computed, so nothing is lost to rounding.
+One object has the sets of many keys, such as the steps of a rank, for one vectorized pass. The ends of results are ends
+of the input, without rounding errors.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Intervals:
-    """Half-open intervals [start, end) of each key: sorted, apart from one another, none empty. Make it with `union`.
+    """Half-open intervals [start, end) of each key: sorted, disjoint, and not empty. `union` makes them.
 
-    `key`, `start`, `end` have shape (n,). `&`, `|` and `-` work key by key.
+    `key`, `start`, `end` have shape (n,). `&`, `|` and `-` combine the sets of each key.
     """
 
     key: Keys
@@ -39,7 +39,7 @@ class Intervals:
         return _both(self, other, lambda state: state == 1)
 
     def within(self, key: Any, start: Any, end: Any) -> Floats:
-        """Return the length of the set inside each window [start, end) of a key; windows, shape (n,), may overlap.
+        """Return how much of each window [start, end) of a key the set covers; shape (n,), windows may overlap.
 
         It is 0 for an empty window, and NaN if the start or end is unknown.
         """
@@ -47,8 +47,7 @@ class Intervals:
         return self._before(key, np.maximum(start, end)) - self._before(key, start)
 
     def _before(self, key: Keys, time: Floats) -> Floats:
-        """Return the length of the set before each `time` in its key, plus the length of the sets of all smaller
-        keys."""
+        """Return the length of the set before each `time` in its key, plus the length of all sets of smaller keys."""
         if not len(self.key):
             return 0 * time
         keys, times = np.concatenate([self.key, key]), np.concatenate([self.start, time])
@@ -80,7 +79,7 @@ def _both(a: Intervals, b: Intervals, keep: Callable[[Keys], Flags]) -> Interval
 
 
 def _sweep(key: Keys, start: Floats, end: Floats, weight: Keys, keep: Callable[[Keys], Flags]) -> Intervals:
-    """Return the intervals whose sum of weights meets `keep`."""
+    """Return the intervals whose sum of weights makes `keep` true."""
     keys, times = np.concatenate([key, key]), np.concatenate([start, end])
     order = np.lexsort((times, keys))
     keys, times, state = keys[order], times[order], np.cumsum(np.concatenate([weight, -weight])[order])

@@ -22,14 +22,14 @@ _Z = np.linspace(-8.5, 8.5, 171)
 _DENSITY = np.exp(-_Z * _Z / 2) / math.sqrt(2 * math.pi) * (_Z[1] - _Z[0])
 # The distribution of the range of deviates is 1 beyond the first number, and below a polynomial of this degree.
 _WIDEST, _DEGREE_OF_RANGE = 17.0, 256
-# The same for the largest of several deviates.
+# The same limits for the largest of several deviates.
 _HIGHEST, _DEGREE_OF_LARGEST = 9.0, 160
 # Smaller coefficients are rounding errors.
 _ROUNDING = 1e-13
 # Integrals leave out densities below exp(-36) of their peak.
 _DROPPED = 36.0
-# With a higher correlation, the points of Dunnett's integral would be too far apart. The quantile rises as the
-# correlation falls.
+# With a higher correlation, the points of Dunnett's integral would be too far apart. A lower correlation gives a larger
+# quantile.
 MOST_ALIKE = 0.875
 # A search ends with this relative error.
 _EXACT = 1e-11
@@ -134,6 +134,7 @@ def _largest(comparisons: int, correlation: float) -> Numbers:
 
 
 def _polynomial(function: Callable[[Any], Any], degree: int) -> Numbers:
+    """Return Chebyshev's coefficients of a function from -1 to 1."""
     found: Numbers = chebtrim(chebinterpolate(function, degree), _ROUNDING).astype(float)
     return found
 

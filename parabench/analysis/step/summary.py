@@ -5,8 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from parabench.analysis import format
-from parabench.analysis.launch_number import STATISTIC
-from parabench.analysis.loop_time import loop_times
+from parabench.analysis.launch_number import STATISTIC, loop_times
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.breakdown import case_breakdown
 from parabench.metrics import STEP_PARTS

@@ -8,7 +8,7 @@ import pandas as pd
 
 from parabench.analysis import format
 from parabench.analysis.environment.nodes import clocks_text
-from parabench.analysis.loop_time import MEAN
+from parabench.analysis.launch_number import MEAN
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.breakdown import bubbles, case_breakdown
 from parabench.analysis.step.nccl import choices, inspected, wiring

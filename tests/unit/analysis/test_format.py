@@ -1,4 +1,4 @@
-"""Numbers as words."""
+"""Numbers and quantities as text."""
 
 from __future__ import annotations
 

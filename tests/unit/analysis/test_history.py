@@ -1,4 +1,4 @@
-"""Cases over sessions: what changed, when, and what changed with it."""
+"""History: change points of step times, and the changes of the environment at the same time."""
 
 from __future__ import annotations
 
@@ -22,11 +22,7 @@ from page_helpers import Page
 from page_helpers import figures as figures_of
 from parabench.analysis import history as history_text
 from parabench.analysis.history import history, of_visits, visits_of
-from parabench.analysis.stats.change_point import (
-    FEWEST_SESSIONS,
-    levels_of,
-    qn_scale,
-)
+from parabench.analysis.stats.change_point import FEWEST_SESSIONS, levels_of, qn_scale
 from parabench.store.record import Status
 from parabench.store.results import load
 
@@ -87,25 +83,19 @@ def test_history_gives_a_reason_when_sessions_are_few(stepped):
     jsonschema.validate(json.loads(history_text.answer(seen).to_json("history")), SCHEMA)
 
 
-def test_history_distinguishes_a_change_from_an_outlier():
-    logs = np.log(0.04) + 0.01 * np.sin(2.4 * np.arange(20))
-    logs[12:] += 0.06
-    logs[5] += 0.5
-    levels, _ = levels_of([np.array([each]) for each in logs])
-    assert [level.start for level in levels] == [0, 12]
-    assert levels[0].outliers == (5,)
-    assert levels[1].outliers == ()
-    assert levels[1].mean - levels[0].mean == pytest.approx(0.06, abs=0.005)
-
-
-def test_change_point_needs_two_sessions():
+@pytest.mark.parametrize(
+    ("first", "outlier", "starts", "outliers"),
+    [(12, 5, [0, 12], [(5,), ()]), (19, None, [0], [(19,)]), (18, None, [0, 18], [(), ()])],
+)
+def test_change_point_needs_two_sessions_that_agree(first, outlier, starts, outliers):
     logs = np.log(0.04) + 0.005 * np.sin(2.4 * np.arange(20))
-    for last, starts in ((1, [0]), (2, [0, 18])):
-        moved = logs.copy()
-        moved[-last:] += 0.1
-        levels, _ = levels_of([np.array([each]) for each in moved])
-        assert [level.start for level in levels] == starts
-        assert levels[-1].outliers == ((19,) if last == 1 else ())
+    logs[first:] += 0.1
+    logs[5] += 0.5 if outlier else 0.0
+    levels, _ = levels_of([np.array([each]) for each in logs])
+    assert [level.start for level in levels] == starts
+    assert [level.outliers for level in levels] == outliers
+    if outlier:
+        assert levels[1].mean - levels[0].mean == pytest.approx(0.1, abs=0.005)
 
 
 def test_levels_of_finds_steps_with_few_false_alarms():

@@ -9,19 +9,19 @@ from scipy.stats import trim_mean
 
 import fake_results as fake
 import fake_turns
+from parabench.analysis.launch_number import TRIMMED, in_rounds, step_turns
 from parabench.analysis.numbers import numbers
 from parabench.analysis.session import select_session
-from parabench.analysis.turns import TRIMMED, in_rounds, step_turns
 from parabench.plan.schedule import TrainingSchedule
 
 ROUNDS, TIMED = 20, 6
 SCHEDULE = TrainingSchedule(rounds=ROUNDS, settle=2, timed=(TIMED,) * 9)
-TOLD = {"protocol": SCHEDULE.to_dict(), "place": 0}
+INTERLEAVING = {"protocol": SCHEDULE.to_dict(), "place": 0}
 RATIOS = (1.0, 1.03, 0.98)
 
 
 def shared(drift, rng, noise=0.0, launch=1):
-    """The steps of a launch of three cases: 10 ms, times each case's ratio, times what `drift` made of each round."""
+    """Return the steps of a launch of three cases: 10 ms times the ratio of the case and the `drift` of the round."""
     rows = []
     for place, ratio in enumerate(RATIOS):
         seconds = 0.010 * ratio * drift[:, None] * np.exp(noise * rng.standard_normal((ROUNDS, TIMED)))
@@ -30,11 +30,11 @@ def shared(drift, rng, noise=0.0, launch=1):
 
 
 def compared(steps, groups=None):
-    """The number of each launch by itself, and as compared in `groups` of launches (by default, the shared ones)."""
+    """Return the number of each launch, alone and compared in `groups` of launches (default: the shared launch)."""
     alone = steps.groupby("launch_id")["step_s"].quantile(0.1)
-    told = pd.Series([TOLD] * len(alone), alone.index, dtype=object)
+    interleaving = pd.Series([INTERLEAVING] * len(alone), alone.index, dtype=object)
     groups = alone.index.to_series() // 10 if groups is None else pd.Series(groups, alone.index)
-    turns = step_turns(told, alone.index.to_series(), steps)
+    turns = step_turns(interleaving, alone.index.to_series(), steps)
     return alone, in_rounds(alone, groups, turns)
 
 

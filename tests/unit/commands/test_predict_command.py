@@ -24,7 +24,7 @@ def predict(*arguments: str, nodes: int = 2) -> tuple[int, str]:
     trained = {of_ranks(2, bucket_mib=25.0): 0.37}
     with (
         patch("parabench.analysis.prediction.base.base_of", lambda _: base(rows=rows, measured=trained)),
-        patch("parabench.analysis.prediction.base.trainings", lambda _: trained),
+        patch("parabench.analysis.prediction.base.training_step_times", lambda _: trained),
         patch("parabench.store.results.load", lambda path: path),
     ):
         result = parabench("predict", "base", *arguments)

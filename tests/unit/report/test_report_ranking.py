@@ -11,7 +11,7 @@ import fake_results as fake
 import fake_turns
 from page_helpers import Page, data, drawn, made
 from parabench.analysis import format
-from parabench.analysis.ranking.best import answered, of_turns
+from parabench.analysis.ranking.best import answered, interleaving_lines
 from parabench.analysis.ranking.race import exits
 from parabench.analysis.session import session_data
 from parabench.report.build import render
@@ -70,7 +70,7 @@ def test_ranking_is_relative_to_the_best_with_intervals(results, seen):
 
 
 def test_page_shows_interference_of_shared_launches(results, seen):
-    message = of_turns(seen)
+    message = interleaving_lines(seen)
     assert message[0].startswith("Two copies of ddp native 1 MiB, 2 ranks differed by ")
     assert "nterference between interleaved configurations" in message[1]
     text = Page(render(results)).text

@@ -129,8 +129,8 @@ def test_a_block_that_would_overrun_the_budget_is_not_begun(suite: str, tmp_path
     run(suite, tmp_path, Noisy(0.01), until_decided=False)
     results = stored(tmp_path)
     launches = numbers(results, select_session(results))
-    left = undecided(launches, raced=False)
-    needs = next_seconds(launches, left.cases)
+    left, *_ = undecided(launches, raced=False)
+    needs = next_seconds(launches, left)
     last = launches[launches["repetition"].eq(1) & launches["bucket_mib"].isin(NEAR)]
     assert needs == pytest.approx(last["wall_s"].sum())
     assert 0.3 < needs < 0.5
@@ -143,7 +143,7 @@ def test_a_block_that_would_overrun_the_budget_is_not_begun(suite: str, tmp_path
         assert said[0].endswith(": racing ends after 60 s")
         grown = next_repetition(store, 1, planned, 60, 60 - 1.01 * needs, said.append, "go on")
     assert grown is not None
-    assert set(grown.extra[0]) == set(left.cases)
+    assert set(grown.extra[0]) == set(left)
     assert plan_of(stored(tmp_path)) == grown
 
 
@@ -180,7 +180,7 @@ def test_undecided_compares_within_a_workload(tmp_path: Path) -> None:
         for each, seconds in step_s.items()
     ]
     results = fake_results.write(tmp_path / "results.db", launches)
-    left = undecided(numbers(results, select_session(results)), raced=False)
-    assert set(left.cases) == {case.id for case in step_s if case.global_batch == 8}
-    assert left.half_width is not None
-    assert not left.too_noisy
+    left, half_width, too_noisy = undecided(numbers(results, select_session(results)), raced=False)
+    assert set(left) == {case.id for case in step_s if case.global_batch == 8}
+    assert half_width is not None
+    assert not too_noisy

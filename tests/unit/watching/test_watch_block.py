@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from parabench import watch
-from parabench.analysis.ranking.ranking import ranked
+from parabench.analysis.ranking import ranked
 from parabench.analysis.session import session_data
 from parabench.errors import UsageError
 from parabench.metrics import STEP_PARTS

@@ -10,7 +10,7 @@ from parabench.analysis.stats.contrasts import judge
 
 
 def proposed(lot, spend, gain=0.0, sd=0.01):
-    """What becomes of a proposal whose pairs of launches differ by `sd`."""
+    """Return the final judgement of a proposal whose pairs of launches have the standard deviation `sd`."""
     logs = np.log1p(-gain) + sd * lot.standard_normal(MOST_PAIRS)
     for pairs in range(1, MOST_PAIRS + 1):
         test = judge({0: (np.zeros(pairs), logs[:pairs])}, paired=True).get(0)
@@ -20,14 +20,14 @@ def proposed(lot, spend, gain=0.0, sd=0.01):
     raise AssertionError("it goes on for ever")
 
 
-def test_no_more_is_spent_than_there_is():
+def test_proposals_spend_at_most_alpha():
     assert sum(alpha_of(number) for number in range(1, 100_000)) == pytest.approx(ALPHA, rel=1e-4)
     assert sum(alpha_of(number) for number in range(1, 100_000)) < ALPHA
     assert sum(SPENT.values()) == pytest.approx(1)
 
 
 def test_false_accepts_are_rare():
-    """The gain that is asked for would hide it: without one, at ten times what a first proposal may spend."""
+    """Without a least gain, and with ten times the probability that a first proposal may spend."""
     lot, kept, spend = np.random.default_rng(0), 0, 0.05
     for _ in range(1500):
         logs = 0.01 * lot.standard_normal(MOST_PAIRS)
@@ -36,7 +36,7 @@ def test_false_accepts_are_rare():
             if said.accept:
                 kept += 1
                 break
-    # What a chance of one in twenty exceeds once in a thousand such tests.
+    # With a true rate of 5%, more are accepted in one of a thousand such tests.
     assert kept <= 103
 
 

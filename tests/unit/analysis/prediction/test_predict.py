@@ -11,8 +11,8 @@ from fake_base import DDP, FAR, NEAR, ROWS, base, computed, of_ranks
 from parabench.analysis.collectives.rounds import BETWEEN
 from parabench.analysis.prediction import question
 from parabench.analysis.prediction.links import given_link
-from parabench.analysis.prediction.predict import SPREAD, Z90, Predictor, Refused, place_of
-from parabench.analysis.prediction.program import Call, Group
+from parabench.analysis.prediction.predict import SPREAD, Z90, Predictor, Refused, layout_of
+from parabench.analysis.prediction.program import Call
 from parabench.errors import UsageError
 from parabench.plan.case import Case
 from parabench.session.request import fewest_nodes
@@ -89,18 +89,18 @@ def test_training_runs_correct_compute_time() -> None:
 @pytest.mark.parametrize(
     ("group", "ranks", "nodes", "place"),
     [
-        (Group(8), 8, 1, (1, 8, 1)),
-        (Group(8), 8, 4, (4, 2, 1)),
-        (Group(2), 8, 4, (1, 2, 1)),
+        (range(8), 8, 1, (1, 8, 1)),
+        (range(8), 8, 4, (4, 2, 1)),
+        (range(2), 8, 4, (1, 2, 1)),
         # One rank of each pair of neighbors: both ranks of a node send, for two groups.
-        (Group(4, 2), 8, 4, (4, 1, 2)),
-        (Group(4, 2), 8, 2, (2, 2, 2)),
+        (range(0, 8, 2), 8, 4, (4, 1, 2)),
+        (range(0, 8, 2), 8, 2, (2, 2, 2)),
         # Ranks 4 to 7 are on both nodes of six.
-        (Group(4), 12, 2, (2, 2, 1)),
+        (range(4), 12, 2, (2, 2, 1)),
     ],
 )
-def test_place_of_a_group(group: Group, ranks: int, nodes: int, place: tuple[int, int, int]) -> None:
-    assert place_of(Call("all_reduce", 8, group), of_ranks(ranks, nodes=nodes)) == place
+def test_layout_of_a_group(group: range, ranks: int, nodes: int, place: tuple[int, int, int]) -> None:
+    assert layout_of(Call("all_reduce", 8, group), of_ranks(ranks, nodes=nodes)) == place
 
 
 def test_questions_are_cases_of_the_base() -> None:

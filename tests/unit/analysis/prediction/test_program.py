@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from parabench.analysis.prediction.program import Call, Group, Program, program_of, timeline
+from parabench.analysis.prediction.program import Call, Program, program_of, simulated
 
 ALL = [0, 1]
 
@@ -18,7 +18,7 @@ def calls(program: Program) -> list[Call]:
 
 
 def step_s(program: Program, seconds: float) -> float:
-    return timeline(program, lambda _: (seconds, "a tier")).step_s
+    return simulated(program, lambda _: (seconds, "a tier"))[0]
 
 
 def test_timeline_stops_at_a_blocking_call() -> None:
@@ -53,7 +53,7 @@ def test_with_caps_makes_buckets_of_the_gradients() -> None:
     assert program.gradients == tuple((10, at) for at in (1.0, 2.0, 3.0, 4.0))
     two = program.with_caps([20])
     assert calls(two) == [
-        Call("all_reduce", 20, Group(2)), Call("all_reduce", 20, Group(2)), Call("broadcast", 8, Group(2)),
+        Call("all_reduce", 20, range(2)), Call("all_reduce", 20, range(2)), Call("broadcast", 8, range(2)),
     ]  # fmt: skip
     assert two.work_s == program.work_s
     # Forward 1; ready at 3 and 5; reduced at 4 and 6; the optimizer 1, its broadcast 1, and 1 more.
@@ -65,6 +65,5 @@ def test_with_caps_makes_buckets_of_the_gradients() -> None:
 def test_timeline_tells_work_from_waiting_by_tier() -> None:
     events = [["part", "forward"], ["work", 1.0], call("all_gather", 8), ["wait", 0], ["work", 2.0],
               call("all_reduce", 4), ["part", "optimizer"], ["work", 1.0]]  # fmt: skip
-    found = timeline(program_of(events, 2), lambda each: (float(each.bytes), each.op), slower=2.0)
-    assert (found.step_s, found.compute_s) == (20.0, 8.0)
-    assert found.exposed_s == {"all_gather": 8.0, "all_reduce": 4.0}
+    found = simulated(program_of(events, 2), lambda each: (float(each.bytes), each.op), slower=2.0)
+    assert found == (20.0, {"all_gather": 8.0, "all_reduce": 4.0})

@@ -52,7 +52,7 @@ def test_exits_have_the_last_elimination_of_a_case():
 
 
 def test_eliminated_case_stays_out_at_later_looks():
-    """Nothing is heard of c after its two launches, and what a and b do later changes nothing about them."""
+    """c has two launches. Later launches of a and b do not change its confidence level."""
     lot, rows = np.random.default_rng(0), []
     for repetition in range(1, 16):
         for case, behind in {"a": 0.0, "b": 0.0, **({"c": 0.2} if repetition < 3 else {})}.items():
@@ -79,5 +79,5 @@ def test_race_eliminates_the_fastest_in_5_percent_at_most():
     for seed in range(60):
         found = simulated(truth, noise=0.05, looks=8, rounds=lambda racing: max(1, 12 // racing), seed=seed)
         lost += "best" not in found["race"][-1]["racing"]
-    # What a chance of one in twenty exceeds once in a thousand such tests.
+    # With a true rate of 5%, more are eliminated in one of a thousand such tests.
     assert lost <= 10

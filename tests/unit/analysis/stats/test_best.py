@@ -1,5 +1,4 @@
-"""Comparisons with the best: Dunnett's quantile against published and independent values, and what a set of the best
-promises: that the true best is in it, whatever launches the cases have."""
+"""Dunnett's quantile has the published values, and the set of the best contains the true best."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ def test_dunnett_quantile_matches_published_tables(df, confidence, published):
 
 
 def session(random, launches, truth, noise=0.02):
-    """A launch of each case in each of its first repetitions."""
+    """Return a session in which each case has this number of launches, in the first repetitions."""
     case = np.repeat(np.arange(len(launches)), launches)
     repetition = np.concatenate([np.arange(n) for n in launches])
     logs = np.asarray(truth)[case] + 0.2 * random.standard_normal(max(launches))[repetition]
@@ -34,7 +33,7 @@ def session(random, launches, truth, noise=0.02):
 
 
 def held(launches, truth, sessions):
-    """In how many sessions the set holds the first case."""
+    """Return the number of sessions whose set of the best has the first case."""
     random = np.random.default_rng(0)
     count = 0
     for _ in range(sessions):
@@ -59,14 +58,9 @@ LAUNCHES = {
 
 @pytest.mark.parametrize("cases", [4, 12, 27])
 @pytest.mark.parametrize("launches", LAUNCHES)
-def test_the_set_holds_the_best_in_95_of_100_sessions(cases, launches):
-    """All cases are equal, which is the hardest situation, so each is the best."""
+def test_set_has_the_best_in_95_of_100_sessions(cases, launches):
+    """The hardest situation is that all cases are equal, so that each is the best."""
     assert held(LAUNCHES[launches](cases), np.zeros(cases), 500) >= fewest(500)
-
-
-@pytest.mark.parametrize("cases", [4, 12, 27])
-@pytest.mark.parametrize("launches", ["all 3", "half 12, half 2"])
-def test_it_does_where_one_is_the_best_or_each_a_little_worse(cases, launches):
-    one_best = np.where(np.arange(cases) == 0, 0.0, 0.01)
-    for truth in (one_best, 0.002 * np.arange(cases)):
-        assert held(LAUNCHES[launches](cases), truth, 100) >= fewest(100)
+    if launches in ("all 3", "half 12, half 2"):  # also if one is the best, or each is a little slower
+        for truth in (np.where(np.arange(cases) == 0, 0.0, 0.01), 0.002 * np.arange(cases)):
+            assert held(LAUNCHES[launches](cases), truth, 100) >= fewest(100)
