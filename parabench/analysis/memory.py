@@ -1,7 +1,7 @@
 """The model states of a rank (parameters, gradients, optimizer state).
 
 They are measured, without activations and communication buffers (`parabench.probes.memory`), and computed by the
-formulas of `parabench.strategies.memory`.
+formulas of `parabench.strategies`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from parabench.analysis.session import SessionData
 from parabench.metrics import STATE_PARTS
 from parabench.store.record import Phase
 from parabench.store.results import records
-from parabench.strategies import entry_of
-from parabench.strategies.memory import Shape
+from parabench.strategies import ModelShape, entry_of
 
 PARTS = STATE_PARTS
 # A strategy that differs more from its formula holds something else, because the padding of tensors is smaller.
@@ -77,7 +76,7 @@ def _theory(seen: SessionData, row: Mapping[Any, Any]) -> dict[str, Any]:
     formula = None if why_unknown else entry_of(row["strategy"]).memory
     sizes = [math.nan] * len(PARTS)
     if formula is not None and "bytes" in model:
-        shape = Shape(
+        shape = ModelShape(
             whole=float(model["bytes"]),
             tensor=float(model.get("tensor_parallel_bytes", math.nan)),
             root=float(units[-1]) if units else math.nan,
@@ -85,8 +84,7 @@ def _theory(seen: SessionData, row: Mapping[Any, Any]) -> dict[str, Any]:
             sharing=int(row["tp_size"]) if format.known(row["tp_size"]) else ranks,
             node=int(row["ranks_per_node"]) if format.known(row["ranks_per_node"]) else ranks,
         )
-        state = formula.state(shape)
-        sizes = [state.parameters, state.gradients, state.optimizer]
+        sizes = list(formula.states(shape))
     return dict(zip(_THEORY, sizes, strict=True)) | {
         "formula": formula.text if formula else None,
         "exact": formula is not None and formula.exact,

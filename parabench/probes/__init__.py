@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from parabench.registry import Entry, load
-from parabench.store.record import LinkMessage
+from parabench.store.record import CollectiveSample, LinkMessage
 
 if TYPE_CHECKING:
     from torch import nn
@@ -34,31 +34,6 @@ PROBES: dict[str, Entry] = {
     ),
     "profiler": Entry(target="parabench.probes.profiler:ProfilerProbe", summary="traces and memory snapshots"),
 }
-
-
-class SeenCall(NamedTuple):
-    """A call of a collective in an instrumented step. Times are seconds on the clock of its node."""
-
-    step: int
-    seq: int
-    op: str
-    algorithm: str
-    ranks: list[int]
-    dtype: str | None
-    bytes: int
-    made_s: float
-    start_s: float | None
-    duration_s: float | None
-    bucket: int | None
-    ready_s: float | None
-
-    def later(self, by_s: float) -> SeenCall:
-        """Return the same call on a clock that is ahead by `by_s`."""
-        return self._replace(
-            made_s=self.made_s + by_s,
-            start_s=None if self.start_s is None else self.start_s + by_s,
-            ready_s=None if self.ready_s is None else self.ready_s + by_s,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +70,7 @@ class CaseReport:
     losses: list[float] = field(default_factory=list)  # one per step, if the rank has them
     grad_norm: float | None = None  # the norm of the first gradient, if the rank has it
     # In the instrumented steps: calls of collectives, and waits for communication as (step, start, end).
-    calls: list[SeenCall] = field(default_factory=list)
+    calls: list[CollectiveSample] = field(default_factory=list)
     stalls: list[tuple[int, float, float]] = field(default_factory=list)
     checksums: dict[str, int] = field(default_factory=dict)  # {parameter: checksum}, if ranks must end equal
     marked: list[int] | None = None  # the steps of the rows of timestamps, ascending; None for all steps

@@ -25,11 +25,11 @@ from parabench.collectives import is_backends
 from parabench.collectives.process_group import groups
 from parabench.machine import accelerator
 from parabench.machine.accelerator import Moment
-from parabench.probes import CaseReport, Probe, ProbedRank, SeenCall
+from parabench.probes import CaseReport, Probe, ProbedRank
 from parabench.probes.backend_calls import coalesced_calls, native_calls, stream_waits
 from parabench.probes.ddp import Buckets, only_ddp
 from parabench.probes.step_clock import MARKS, AroundClock, Moments, step_of
-from parabench.store.record import MESSAGES
+from parabench.store.record import MESSAGES, CollectiveSample, Phase
 from parabench.strategies.base import StepMarker, stored_parts
 
 # A wait for a message that has ended takes some 10 us. If a wait is longer, the message ended with the wait.
@@ -358,11 +358,26 @@ class CommunicationProbe(Probe):
             index = bucket.get(id(call))
             last_gradient = max((at for of, at in ready if of == index and at <= made), default=None)
             rows.append(
-                SeenCall(
-                    step, seq, call.op, call.algorithm, list(call.ranks), call.dtype, call.bytes, made, begin,
-                    None if begin is None or end is None else end - begin, index, last_gradient,
+                CollectiveSample(
+                    rank=self.rank.info.rank,
+                    step=step,
+                    seq=seq,
+                    op=call.op,
+                    algorithm=call.algorithm,
+                    group_size=len(call.ranks),
+                    bytes=call.bytes,
+                    start_s=begin,
+                    duration_s=None if begin is None or end is None else end - begin,
+                    phase=Phase.INSTRUMENT,
+                    in_place=None,
+                    n_wrong=None,
+                    ranks=ranks_text(call.ranks),
+                    dtype=call.dtype,
+                    made_s=made,
+                    bucket=index,
+                    ready_s=last_gradient,
                 )
-            )  # fmt: skip
+            )
         waits = [(seconds(begin), seconds(end)) for begin, end in self.recorder.waits]
         waits += self._unseen_waits(taken, begins)
         steps = [(step_of(begin, begins), begin, end) for begin, end in sorted(waits)]
@@ -401,6 +416,13 @@ class CommunicationProbe(Probe):
             if ends and handed is not None and max(ends) > seconds(handed):
                 waits.append((seconds(handed), max(ends)))
         return waits
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """Return the ranks of a group as text: `0-3` if they are consecutive, else `0,2`."""
+    if len(ranks) > 1 and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
+        return f"{ranks[0]}-{ranks[-1]}"
+    return ",".join(map(str, ranks))
 
 
 class SynchronizedClock(AroundClock):

@@ -1,4 +1,4 @@
-"""The interface of strategies, the ordinary step (forward, loss, backward, AdamW), and the norm of the gradient."""
+"""The interface of strategies, and the parts of an ordinary step: forward, loss, backward, clipping and AdamW."""
 
 from __future__ import annotations
 
@@ -31,6 +31,12 @@ SEEDS_APART = 10_000_019
 # The number of elements that are squared at once. `torch.linalg.vector_norm(dtype=float64)` copies a float32 tensor to
 # float64, and this limits the copy to 8 MiB.
 PIECE = 2**20
+
+
+# torch.amp.GradScaler starts with 2^16 and skips the first steps until there is no overflow. With 2^12, gradients of a
+# mean loss do not overflow, so the first step counts. Its gradient is verified.
+FIRST_SCALE = 2.0**12
+GROWTH_INTERVAL = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +79,9 @@ class OptimizerLike(Interface):
     def zero_grad(self) -> None: ...
 
 
-class Compute(Interface):
-    """Compute forward and backward of one rank's batch. Return the loss; None if this rank does not have it.
-
-    Mark the end of forward, or skip this mark if forward and backward alternate.
-    """
-
-    def __call__(self, batch: Batch, clock: StepMarker) -> Tensor | None: ...
+# A function that computes forward and backward of a rank's batch, and returns the loss; None if this rank does not have
+# it. It marks the end of forward on the clock, or skips this mark if forward and backward alternate.
+Compute = Callable[[Batch, StepMarker], Tensor | None]
 
 
 def local_part(tensor: Tensor) -> Tensor:
@@ -217,6 +219,58 @@ def optimizer_for(model: Model, parameters: Iterable[nn.Parameter], case: Case) 
     if model.optimizer is None or not trained:
         return adamw(trained, fused=case.fused)
     return own_optimizer(model, case, trained)
+
+
+class LossScale:
+    """Wrap an optimizer for float16: it unscales the gradients, and skips steps whose gradients overflow.
+
+    Unlike with torch.amp.GradScaler, all ranks skip a step together, also if parameters are sharded. Each step waits
+    for the device. `left_out` counts the skipped steps.
+    """
+
+    def __init__(self, optimizer: OptimizerLike, device: torch.device) -> None:
+        self._optimizer, self._device = optimizer, device
+        self.scale = FIRST_SCALE
+        self.left_out = 0
+        self._since = 0
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        return self._optimizer.param_groups
+
+    @property
+    def state(self) -> Mapping[Any, Any]:
+        return self._optimizer.state
+
+    @property
+    def optim(self) -> OptimizerLike:
+        """The optimizer with this rank's state, like `ZeroRedundancyOptimizer.optim`."""
+        return getattr(self._optimizer, "optim", self._optimizer)
+
+    def zero_grad(self) -> None:
+        self._optimizer.zero_grad()
+
+    def step(self) -> None:
+        """Step with unscaled gradients. If one is not finite on a rank, skip the step and halve the scale."""
+        gradients = [local_part(p.grad) for group in self.param_groups for p in group["params"] if p.grad is not None]
+        largest = torch.zeros(1, device=self._device)
+        if filled := [each for each in gradients if each.numel()]:
+            largest += torch.stack(torch._foreach_norm(filled, float("inf"))).max()
+        overflowed = (~torch.isfinite(largest)).float()
+        if dist.is_initialized():
+            dist.all_reduce(overflowed, dist.ReduceOp.MAX)
+        if overflowed.item():
+            self.left_out += 1
+            self.scale /= 2
+            self._since = 0
+            return
+        if gradients:
+            torch._foreach_mul_(gradients, 1 / self.scale)
+        self._optimizer.step()
+        self._since += 1
+        if self._since == GROWTH_INTERVAL:
+            self.scale *= 2
+            self._since = 0
 
 
 def clip_gradients(parameters: Iterable[nn.Parameter], norm: Tensor | float | None, most: float) -> None:

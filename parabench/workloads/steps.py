@@ -15,7 +15,7 @@ from parabench.plan.schedule import BUILD, WARM_UP, Counts, TrainingSchedule, Tu
 from parabench.probes import CaseReport
 from parabench.probes.replicas import replicas_apart
 from parabench.probes.step_clock import MARKS
-from parabench.store.record import WAIT, CollectiveSample, Launch, Phase, Sample, Span
+from parabench.store.record import WAIT, Launch, Phase, Sample, Span
 
 Ranks = Sequence[tuple[RankReport, Marks]]
 
@@ -105,7 +105,7 @@ def record_case(launch: Launch, place: int, ranks: Ranks, phases: Sequence[Phase
             launch.facts.setdefault(name, []).append({"rank": report.rank, **value})
         launch.samples += samples(marks, report.rank, case, phases)
         launch.spans += spans(marks, report.rank, case, phases)
-        launch.collectives += collectives(report.rank, case, phases)
+        launch.collectives += [call._replace(phase=phases[call.step]) for call in case.calls]
 
 
 def agreed(nodes: Sequence[NodeResult]) -> Counts:
@@ -156,16 +156,6 @@ def spans(marks: Marks, rank: int, case: CaseReport, phases: Sequence[Phase]) ->
         yield Span(rank, step, WAIT, start_s, end_s)
 
 
-def collectives(rank: int, case: CaseReport, phases: Sequence[Phase]) -> Iterator[CollectiveSample]:
-    """Yield a rank's calls of collectives in the instrumented steps."""
-    for call in case.calls:
-        yield CollectiveSample(
-            rank, call.step, call.seq, call.op, call.algorithm, len(call.ranks), call.bytes, call.start_s,
-            call.duration_s, phases[call.step], None, None, ranks_word(call.ranks), call.dtype, call.made_s,
-            call.bucket, call.ready_s,
-        )  # fmt: skip
-
-
 def phase_windows(ranks: Ranks, phases: Sequence[Phase]) -> dict[str, tuple[float, float]]:
     """Return {phase: (begin, end)} of a launch of one case, from the first to the last step of any rank.
 
@@ -179,13 +169,6 @@ def phase_windows(ranks: Ranks, phases: Sequence[Phase]) -> dict[str, tuple[floa
                 begin, end = windows.get(phase, (math.inf, -math.inf))
                 windows[phase.value] = min(begin, float(row[0])), max(end, float(row[-1]))
     return windows
-
-
-def ranks_word(ranks: Sequence[int]) -> str:
-    """Return the ranks of a group as a word: `0-3` if they are consecutive, else `0,2`."""
-    if len(ranks) > 1 and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
-        return f"{ranks[0]}-{ranks[-1]}"
-    return ",".join(map(str, ranks))
 
 
 def parts_of(row: Marks) -> Iterator[tuple[str, float, float]]:

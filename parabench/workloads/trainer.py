@@ -29,6 +29,7 @@ from parabench.strategies import STRATEGIES, base
 from parabench.strategies.base import (
     Compute,
     ForwardBackward,
+    LossScale,
     OptimizerLike,
     ParallelModel,
     RankInfo,
@@ -38,7 +39,6 @@ from parabench.strategies.base import (
     norm_of,
     optimizer_for,
 )
-from parabench.strategies.loss_scale import LossScale
 
 
 class Losses:
@@ -246,7 +246,7 @@ def build(case: Case, rank_info: RankInfo, parts: tuple[Model, Loading] | None =
 
 
 def no_formula(model: Model) -> dict[str, str]:
-    """Return {"no_formula": why `strategies.memory` has no formula for this model}; empty if it has one."""
+    """Return {"no_formula": why no `strategies.Formula` holds for this model}; empty if it has one."""
     if model.optimizer is not None:
         return {"no_formula": "the model has its own optimizer"}
     if not all(each.requires_grad for each in model.module.parameters()):

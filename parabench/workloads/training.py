@@ -33,8 +33,8 @@ from parabench.models.base import Model
 from parabench.plan.case import Case
 from parabench.plan.schedule import BUILD, LEAST_MEASURED, MOST_STEPS, WARM_UP, Counts, TrainingSchedule
 from parabench.probes import CaseReport, Probe, ProbedRank, nccl, probe_classes, switched_on
-from parabench.probes.flops import count_flops
 from parabench.probes.memory import forget_building
+from parabench.probes.profiler import count_flops
 from parabench.probes.step_clock import MARKS, StepClock, write_counts
 from parabench.store.record import Launch
 from parabench.strategies import entry_of
