@@ -1,4 +1,4 @@
-"""Probes: the instruments of a rank besides the step clock. They do not run in measured steps.
+"""Probes: the instruments of a rank in addition to the step clock. They do not run in measured steps.
 
 Instruments outside of the ranks are sources of a `sampler.Sampler`.
 """
@@ -38,7 +38,7 @@ PROBES: dict[str, Entry] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbedRank:
-    """A rank whose training run is built, and has not started.
+    """The inputs of a probe: a rank whose training run is built, but has not started.
 
     `take_step` takes the next step and marks it on `clock`. `traces` is the start of the paths of trace files. If the
     rank is `alone`, it does not communicate.
@@ -117,7 +117,7 @@ class Probe:
 
 
 def probe_classes() -> list[type[Probe]]:
-    """Return the classes of PROBES, imported now."""
+    """Import and return the classes of all PROBES."""
     return [load(PROBES, "probe", name) for name in PROBES]
 
 

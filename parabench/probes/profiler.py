@@ -26,7 +26,7 @@ STEP_NAME = "ProfilerStep#"
 
 
 class ProfilerProbe(Probe):
-    """Record single steps if the protocol requests it."""
+    """Take additional steps under torch's profiler or with a history of allocations, if the schedule requests it."""
 
     def __init__(self, rank: ProbedRank) -> None:
         super().__init__(rank)

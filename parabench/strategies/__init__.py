@@ -10,7 +10,7 @@ from parabench.registry import Entry
 
 
 class Layout(StrEnum):
-    """The part of the training that a rank does not share."""
+    """The division of a training step between ranks. Each value names the part that differs between ranks."""
 
     DATA = "data"  # a part of the batch
     TENSOR = "tensor"  # a part of every layer
@@ -27,7 +27,7 @@ class Rule(StrEnum):
 
 
 class Group(StrEnum):
-    """Ranks of a strategy's collectives."""
+    """A set of ranks that call collectives together."""
 
     ALL = "all"
     NODE = "node"  # `ranks_per_node` consecutive ranks
@@ -66,7 +66,7 @@ class Formula:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyEntry(Entry):
-    """The facts about a strategy."""
+    """The facts about a strategy that planning and reports need without importing its code."""
 
     axes: frozenset[str] = frozenset()  # its OPTIONAL axes
     layout: Layout = Layout.DATA
@@ -85,7 +85,7 @@ class StrategyEntry(Entry):
 
     @property
     def takes_caps(self) -> bool:
-        """Return whether `bucket_mib` may be a list: the strategy wraps the model in DDP."""
+        """Return whether `bucket_mib` may be a list of caps, as for all strategies that use DDP."""
         return self.axes >= _DDP
 
 
@@ -316,7 +316,7 @@ def entry_of(strategy: str) -> StrategyEntry:
 
 
 def data_ranks(strategy: str, world_size: int, tp_size: int | None) -> int:
-    """Return the number of parts of the global batch."""
+    """Return the number of equal parts of the global batch. A part is for one rank or one group of ranks."""
     layout = entry_of(strategy).layout
     if layout is Layout.DATA:
         return world_size

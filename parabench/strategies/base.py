@@ -50,7 +50,7 @@ class RankInfo:
 
 @dataclass(frozen=True, slots=True)
 class StrategyContext(RankInfo):
-    """The input of a strategy in addition to the model."""
+    """The arguments of a strategy in addition to the model: the rank, its device, and the case."""
 
     case: Case
 
@@ -62,14 +62,14 @@ class StrategyContext(RankInfo):
 
 
 class StepMarker(Interface):
-    """The interface of `probes.step_clock.StepClock`: marks the parts of a step."""
+    """The interface of a clock that marks the parts of a step, such as `probes.step_clock.StepClock`."""
 
     def mark(self) -> None: ...
     def skip(self) -> None: ...
 
 
 class OptimizerLike(Interface):
-    """The interface of an optimizer for the loop and its instruments."""
+    """The part of torch's optimizer interface that the step loop and its instruments use."""
 
     @property
     def param_groups(self) -> list[dict[str, Any]]: ...
@@ -85,7 +85,7 @@ Compute = Callable[[Batch, StepMarker], Tensor | None]
 
 
 def local_part(tensor: Tensor) -> Tensor:
-    """Return this rank's part of a tensor that may be sharded."""
+    """Return this rank's shard of a DTensor. Other tensors are returned unchanged."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
@@ -101,12 +101,12 @@ def stored_parts(tensor: Tensor) -> tuple[Tensor, ...]:
 
 
 def always_sync(last: bool) -> AbstractContextManager[Any]:
-    """Reduce the gradients of each part of a batch."""
+    """Return a context that changes nothing, so that each part of a batch reduces its gradients."""
     return nullcontext()
 
 
 def full_tensor(parameter: nn.Parameter, tensor: Tensor) -> Tensor:
-    """Return the whole parameter or gradient from this rank's part. A collective call."""
+    """Gather and return the whole tensor of a DTensor. Other tensors are returned unchanged. A collective call."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
@@ -141,9 +141,10 @@ class ParallelModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardBackward:
-    """Forward, loss and backward of a rank's batch, in equal parts with gradient accumulation.
+    """Compute forward, loss and backward of a rank's batch, in equal parts with gradient accumulation.
 
-    `module` has the wrapper of the strategy. `scale` returns the factor of the loss before backward.
+    `module` is the model with the strategy's wrapper. `scale` returns the factor that multiplies the loss before
+    backward.
     """
 
     # With verification `same_split`, each part of the global batch has a separate seed, so that dropout is the same on
@@ -159,7 +160,7 @@ class ForwardBackward:
     steps: Iterator[int] = field(default_factory=count)
 
     def __call__(self, batch: Batch, clock: StepMarker) -> Tensor:
-        """Leave the gradients of the batch's mean loss, and return the loss."""
+        """Return the batch's mean loss, and accumulate its gradients in the parameters."""
         case, step = self.context.case, next(self.steps)
         parts = case.batch_parts // case.data_ranks
         first = step * case.batch_parts + self.data_rank * parts
@@ -307,7 +308,7 @@ def squares_of(tensor: Tensor) -> Tensor:
 
 
 def norm_of(gradients: Iterable[Tensor]) -> float:
-    """Return the L2 norm of all gradients: plain tensors, and DTensors. With DTensors, this is a collective call.
+    """Return the L2 norm of all gradients, which may be sharded. With DTensors, this is a collective call.
 
     Nothing is gathered. Each rank adds the squares of its parts, and the sum is reduced.
     """

@@ -139,7 +139,7 @@ def test_thread_queue_copies_while_the_device_computes(device: Device) -> None:
 
     def job() -> None:
         device.kernel("to the host")
-        async_queue.arrive()
+        async_queue.wait_for_stream()
         device.kernel("to the device")
         began.set()
 

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from guard import GUARD_S
 from parabench.plan.links import LinkProtocol
 from parabench.store.record import MIB, Phase
-from parabench.workloads.links import MOST_CYCLES_PER_S, TRIPS, NcclWire
+from parabench.workloads.links import MOST_CYCLES_PER_S, TRIPS, NcclLinkEnd
 
 LATENCY_S, BYTES_PER_S = 3e-6, 400e9
 # What Python needs to start one message: more than ten times what the message takes.
@@ -125,8 +125,8 @@ def machine(monkeypatch):
 QUICK = LinkProtocol(most_bytes=8 * MIB, transfers=3)
 
 
-def measured(machine: Machine) -> tuple[NcclWire, float, float]:
-    ends = [NcclWire(torch.device("cpu"), QUICK, rank) for rank in range(2)]
+def measured(machine: Machine) -> tuple[NcclLinkEnd, float, float]:
+    ends = [NcclLinkEnd(torch.device("cpu"), QUICK, rank) for rank in range(2)]
 
     def asks() -> tuple[float, float]:
         latency_s = ends[0].latency(1)
