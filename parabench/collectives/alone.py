@@ -1,7 +1,7 @@
 """Groups with a single real rank, for compute-only runs: collectives end at once, and nothing is sent.
 
-Time and memory of the rank are those without communication, and results are wrong. Unlike PyTorch's backend `fake`,
-works have a result, which DDP needs.
+The rank has the time and memory of a rank without communication, and wrong results. Unlike in PyTorch's backend `fake`,
+works have a result, because DDP needs it.
 """
 
 from __future__ import annotations

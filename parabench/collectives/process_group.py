@@ -260,8 +260,8 @@ class AlgorithmGroup(ProcessGroup):
             return self._hand_over(op, self.algorithm.of(op), job, results, self._names[op], opts)
         if self._together:
             raise RuntimeError(
-                f"{self.algorithm.name} {op} cannot be one of the calls that NCCL makes together: it sends messages in "
-                "groups of its own; make it outside of batch_isend_irecv and of a coalescing manager"
+                f"{self.algorithm.name} {op} cannot be part of a batch of NCCL's calls, because it sends messages in "
+                "separate batches; call it outside of batch_isend_irecv and of a coalescing manager"
             )
         began = perf_counter()
         work = self._hand_over(op, self.algorithm.of(op), job, results, self._names[op], opts)

@@ -79,7 +79,7 @@ class StrategyEntry(Entry):
     local_forward: bool = False  # forward does not communicate
     ranks_differ: bool = False  # ranks have different work, in a fixed order
     ranked: bool = True  # it may be the fastest
-    memory: Formula | None = None  # of the model states, if known
+    memory: Formula | None = None  # the formula for its model states, if known
     calls: Mapping[Group, frozenset[str]] | None = None  # the operations of each group of ranks, by NCCL's names
     color: str | None = None  # on all pages
 
