@@ -92,10 +92,7 @@ class WatchedWork(Work):
 
 
 class FutureWork(WatchedWork):
-    """The Work of a queued job. `finish` ends it.
-
-    Unlike with c10d's wrapper of futures, `wait` raises the error of a failed job.
-    """
+    """The Work of a queued job, which `finish` ends. Unlike c10d's wrapper, `wait` raises the error of a failed job."""
 
     def __init__(self, device: torch.device, help: Callable[[], object] | None = None) -> None:
         super().__init__()

@@ -235,10 +235,7 @@ class RecordedWork(Work):
         return self._inner.get_future() if self._end is None else self._end
 
     def let_go(self) -> bool:
-        """Drop the inner work if it has ended, and return whether it is dropped.
-
-        It is kept until its caller has waited for it or has taken the future.
-        """
+        """Drop the inner work if it has ended and was waited for or taken. Return whether it is dropped."""
         if not (self._waited or self._call.taken):
             return False
         if self._call.on_stream:
@@ -362,25 +359,11 @@ class CommunicationProbe(Probe):
             last_gradient = max((at for of, at in ready if of == index and at <= made), default=None)
             rows.append(
                 CollectiveSample(
-                    rank=self.rank.info.rank,
-                    step=step,
-                    seq=seq,
-                    op=call.op,
-                    algorithm=call.algorithm,
-                    group_size=len(call.ranks),
-                    bytes=call.bytes,
-                    start_s=begin,
-                    duration_s=None if begin is None or end is None else end - begin,
-                    phase=Phase.INSTRUMENT,
-                    in_place=None,
-                    n_wrong=None,
-                    ranks=ranks_text(call.ranks),
-                    dtype=call.dtype,
-                    made_s=made,
-                    bucket=index,
-                    ready_s=last_gradient,
+                    self.rank.info.rank, step, seq, call.op, call.algorithm, len(call.ranks), call.bytes, begin,
+                    None if begin is None or end is None else end - begin, Phase.INSTRUMENT, None, None,
+                    ranks_text(call.ranks), call.dtype, made, index, last_gradient,
                 )
-            )
+            )  # fmt: skip
         waits = [(seconds(begin), seconds(end)) for begin, end in self.recorder.waits]
         waits += self._unseen_waits(taken, begins)
         steps = [(step_of(begin, begins), begin, end) for begin, end in sorted(waits)]

@@ -73,10 +73,7 @@ def compiled_in_place(module: nn.Module) -> bool:
 
 
 def only_ddp(module: nn.Module) -> DistributedDataParallel | None:
-    """Return the DDP module in `module`; None if there is none, or more than one.
-
-    The calls of several DDP modules cannot be distinguished.
-    """
+    """Return the only DDP module in `module`. If there are several or none, return None."""
     replicas = [each for each in module.modules() if isinstance(each, DistributedDataParallel)]
     return replicas[0] if len(replicas) == 1 else None
 

@@ -200,10 +200,7 @@ def reason_of(error: Exception, *, mig: bool) -> str:
 
 
 class Devices(Source):
-    """Read devices through NVML. `used` returns the devices, and is called after the start of NVML.
-
-    Processes that `ours` started are not foreign.
-    """
+    """Read the devices that `used` returns after the start of NVML. Processes that `ours` started are not foreign."""
 
     name = "nvml"
 
@@ -288,10 +285,7 @@ def _name(pid: int) -> str | None:
 
 
 class _Device:
-    """One device, and the calls of NVML that it supports. Rows go to `source`.
-
-    Counters in `fast` may wrap around between two ticks.
-    """
+    """One device, and its supported calls of NVML. Rows go to `source`. `fast` counters may wrap around in a tick."""
 
     def __init__(self, used: nvml.Used, source: Source) -> None:
         self._used, self._source = used, source

@@ -177,10 +177,7 @@ class RankPids:
 
 
 class Host(Source):
-    """Read the resident set of each rank, and the CPU time of other processes.
-
-    The latter is a share of the host's CPU time since the last reading.
-    """
+    """Read the resident set of each rank, and the share of other processes in the host's CPU time."""
 
     name = "host"
 

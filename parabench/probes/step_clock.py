@@ -109,10 +109,7 @@ class StepClock:
         self._at += 1
 
     def forget(self, back: int = 1, *, skipped: bool = False) -> None:
-        """Remove the mark that was made `back` marks ago.
-
-        With `skipped`, it stays missing. Otherwise, the next mark replaces it.
-        """
+        """Remove the mark `back` marks ago. With `skipped`, it stays missing; otherwise, the next mark replaces it."""
         at = self._at - back
         (self._enqueued if self._cuda else self._marks)[at] = np.nan
         if not skipped:
@@ -343,10 +340,7 @@ class Moments:
 
 
 def anchor(device: torch.device) -> Anchor:
-    """Record an event on an idle `device` between two readings of the host's clock.
-
-    Return the most exact of ANCHOR_TRIES tries.
-    """
+    """Record an event on an idle `device` between two readings of the host's clock. Return the best of several."""
     stream = accelerator.current_stream(device)
 
     def pair() -> Anchor:

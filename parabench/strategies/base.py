@@ -223,10 +223,9 @@ def optimizer_for(model: Model, parameters: Iterable[nn.Parameter], case: Case) 
 
 
 class LossScale:
-    """Wrap an optimizer for float16: it unscales the gradients, and skips steps whose gradients overflow.
+    """Wrap an optimizer for float16: unscale the gradients, and skip steps whose gradients overflow.
 
-    Unlike with torch.amp.GradScaler, all ranks skip a step together, also if parameters are sharded. Each step waits
-    for the device. `left_out` counts the skipped steps.
+    Unlike with torch.amp.GradScaler, all ranks skip a step together. Each step waits for the device.
     """
 
     def __init__(self, optimizer: OptimizerLike, device: torch.device) -> None:

@@ -289,10 +289,7 @@ def tied_copies(
 
 
 def norm_over_ranks(parameters: Iterable[nn.Parameter], device: torch.device) -> float:
-    """Return the L2 norm of the gradients of all ranks' `parameters`, which differ between ranks.
-
-    This is a collective call.
-    """
+    """Return the L2 norm of all ranks' gradients. The `parameters` differ between ranks. A collective call."""
     squares = torch.zeros((), dtype=torch.float64, device=device)
     for parameter in parameters:
         if parameter.grad is not None:

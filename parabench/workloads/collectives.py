@@ -157,10 +157,7 @@ class RankPart:
         return self._marks[self._at - count : self._at]
 
     def _begin_turn(self, place: int) -> bool:
-        """Wait for all ranks and their devices, and use the group of a case. `place` is the index of the case.
-
-        Return whether this rank takes part in the case.
-        """
+        """Wait for all ranks, and use the group of the case with index `place`. Return whether this rank takes part."""
         case: Any = self._cases[place]
         accelerator.synchronize(self._device)
         self._groups.barrier()

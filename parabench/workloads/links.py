@@ -84,10 +84,7 @@ class LinksWorkload(Workload):
                     end.answer(partner)
 
     def record(self, launch: Launch, spec: LaunchSpec, nodes: Sequence[NodeResult]) -> None:
-        """Add a row for each direction of a pair, and for each timed message.
-
-        If a link was not measured, its values are None with a reason.
-        """
+        """Add a row for each direction of a pair, and for each timed message. Unknown values have a reason."""
         reports, marks = zip(*of_ranks(nodes), strict=True)
         why = None if launch.status is Status.OK else f"{launch.status}: {launch.failure}"
         launch.links += links(spec.case, marks, reports, why)
@@ -288,10 +285,7 @@ class NcclLinkEnd(LinkEnd):
         self._finish(self._trip(partner, first=first))
 
     def _trips(self, partner: int, *, first: bool) -> float:
-        """Return the mean seconds of TRIPS consecutive round trips on the device.
-
-        An untimed round trip before them synchronizes both ends.
-        """
+        """Return the mean seconds of TRIPS consecutive round trips on the device, after an untimed one."""
         _hold()
         works = self._trip(partner, first=first)
         works[-1].wait()  # the stream waits, the host goes on

@@ -99,10 +99,7 @@ def record(launch: Launch, spec: LaunchSpec, nodes: Sequence[NodeResult]) -> Non
 
 
 def record_case(launch: Launch, place: int, ranks: Ranks, phases: Sequence[Phase]) -> None:
-    """Add the observations of one case to a launch. `place` is the index of the case.
-
-    `ranks` are the ranks of the case with their marks, and `phases` has the phase of each step.
-    """
+    """Add the observations of the case with index `place` to a launch. `phases` has the phase of each step."""
     cases = [report.of(place) for report, _ in ranks]
     launch.facts |= next((case.facts for case in cases if case.facts), {})
     launch.facts |= replicas_apart([case.checksums for case in cases])
@@ -115,10 +112,7 @@ def record_case(launch: Launch, place: int, ranks: Ranks, phases: Sequence[Phase
 
 
 def agreed(nodes: Sequence[NodeResult]) -> Counts:
-    """Return the numbers of steps that ranks agreed on, if they are chosen by time.
-
-    If the ranks did not agree, because a launch failed, all steps count as warm-up.
-    """
+    """Return the numbers of steps that ranks agreed on. If they did not agree, all steps count as warm-up."""
     counts = next((node.counts for node in nodes if node.counts), None)
     if counts is None:
         return Counts(warmup=max(len(each) for node in nodes for each in node.marks), measured=0)

@@ -90,10 +90,7 @@ class Bench:
         return self._agreed(float(np.median(alone[:, 1])))  # the first may be slow, and others disturbed
 
     def _run_in(self, call_s: float) -> int:
-        """Return the number of calls directly before the first turn, which is the same on all ranks.
-
-        On a device, they are enough to raise its clocks.
-        """
+        """Return the number of calls directly before the first turn. On a device, they raise its clocks."""
         if self._device.type != accelerator.TYPE:
             return self._protocol.warmup
         ranks = dist.get_world_size()
@@ -131,10 +128,7 @@ class Bench:
         accelerator.synchronize(self._device)
 
     def _agreed(self, seconds: float) -> float:
-        """Return rank 0's number on all ranks.
-
-        The backend itself scatters it, because a measured algorithm may be wrong.
-        """
+        """Return rank 0's number on all ranks. The backend scatters it, because a measured algorithm may be wrong."""
         device = self._device if self._backend == accelerator.BACKEND else torch.device("cpu")
         mine = torch.tensor([seconds], dtype=torch.float64, device=device)
         dist.scatter(mine, [mine] * dist.get_world_size() if self._rank == 0 else None, src=0)

@@ -76,10 +76,7 @@ class TrainingWorkload(Workload):
 
 
 def _join(spec: LaunchSpec, env: RankEnv, rank: int) -> dict[str, float] | None:
-    """Join the process group of the launch. Return the clock of the node, or None.
-
-    If cases share the launch, each case later makes a group of these ranks.
-    """
+    """Join the group of the launch. If cases share the launch, each case later makes a group of its ranks."""
     largest: Case = spec.largest
     if spec.protocol.takes_turns:
         return join_group(largest.replace(algorithm="native"), env, rank)
