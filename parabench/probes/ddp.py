@@ -65,7 +65,7 @@ def after_forward(module: nn.Module, callback: Callable[[], object]) -> Iterator
 
 
 def compiled_in_place(module: nn.Module) -> bool:
-    """Return whether `module.compile()` was called. Calls that `after_forward` replaced are ignored."""
+    """Return whether `module.compile()` was called. A replacement by `after_forward` does not count."""
     held = vars(module).get(ATTRIBUTE)
     while isinstance(held, CallAndNotify):
         held = held.before

@@ -78,7 +78,7 @@ class Reading:
     every: int = 1
 
 
-def _call(function: str, *arguments: int, unit: float = 1) -> Callable[[Any], float]:
+def _reader(function: str, *arguments: int, unit: float = 1) -> Callable[[Any], float]:
     """Return a function that calls NVML's `function` and multiplies its value by `unit`."""
     return lambda handle: float(getattr(pynvml, function)(handle, *arguments) * unit)
 
@@ -140,18 +140,18 @@ SELDOM = 10
 # NVML counts energy in mJ, power in mW, clocks in MHz and utilization in percent.
 READINGS = (
     Reading(("used_bytes",), (lambda handle: float(pynvml.nvmlDeviceGetMemoryInfo(handle).used),)),
-    Reading(("energy_j",), (_call("nvmlDeviceGetTotalEnergyConsumption", unit=1e-3),)),
+    Reading(("energy_j",), (_reader("nvmlDeviceGetTotalEnergyConsumption", unit=1e-3),)),
     # On most devices since Ampere, the second is the mean of the last second.
-    Reading(("power_w",), (_power, _call("nvmlDeviceGetPowerUsage", unit=1e-3))),
+    Reading(("power_w",), (_power, _reader("nvmlDeviceGetPowerUsage", unit=1e-3))),
     # These reasons are read just before the clock. Drivers before 535 have the second name.
     Reading(
         ("clock_event_reasons",),
-        (_call("nvmlDeviceGetCurrentClocksEventReasons"), _call("nvmlDeviceGetCurrentClocksThrottleReasons")),
+        (_reader("nvmlDeviceGetCurrentClocksEventReasons"), _reader("nvmlDeviceGetCurrentClocksThrottleReasons")),
     ),
-    Reading(("sm_clock_hz",), (_call("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM, unit=1e6),)),
-    Reading(("memory_clock_hz",), (_call("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM, unit=1e6),), SELDOM),
+    Reading(("sm_clock_hz",), (_reader("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM, unit=1e6),)),
+    Reading(("memory_clock_hz",), (_reader("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM, unit=1e6),), SELDOM),
     Reading(("gpu_utilization", "memory_utilization"), (_utilization,), SELDOM),
-    Reading(("temperature_c",), (_call("nvmlDeviceGetTemperature", pynvml.NVML_TEMPERATURE_GPU),), SELDOM),
+    Reading(("temperature_c",), (_reader("nvmlDeviceGetTemperature", pynvml.NVML_TEMPERATURE_GPU),), SELDOM),
     Reading(("pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s"), (_pcie,)),
     Reading(("nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s"), (_nvlink,)),
     Reading(("ecc_corrected", "ecc_uncorrected"), (_ecc,), SELDOM),
