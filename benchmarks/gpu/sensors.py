@@ -43,7 +43,7 @@ def available(handle: Any) -> tuple[dict[str, Callable[[Any], Any]], dict[str, s
     asks: dict[str, Callable[[Any], Any]] = {}
     missing = {}
     for reading in READINGS:
-        for ask in reading.asks:
+        for ask in reading.calls:
             try:
                 ask(handle)
             except (pynvml.NVMLError, AttributeError) as error:

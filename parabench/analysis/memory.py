@@ -1,7 +1,7 @@
 """Compare the measured model states of ranks (parameters, gradients, optimizer states) with their formulas.
 
 Activations and communication buffers do not count. `parabench.probes.memory` measures the states, and
-`parabench.strategies.memory` has the formulas.
+`parabench.strategies` has the formulas.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from parabench.analysis.session import SessionData
 from parabench.metrics import STATE_PARTS
 from parabench.store.record import Phase
 from parabench.store.results import records
-from parabench.strategies import entry_of
-from parabench.strategies.memory import Shape
+from parabench.strategies import ModelShape, entry_of
 
 PARTS = STATE_PARTS
 # A larger difference from the formula is reported. The padding of tensors causes less.
@@ -79,7 +78,7 @@ def _theory(seen: SessionData, row: Mapping[Any, Any]) -> dict[str, Any]:
     formula = None if why_unknown else entry_of(row["strategy"]).memory
     sizes = [math.nan] * len(PARTS)
     if formula is not None and "bytes" in model:
-        shape = Shape(
+        shape = ModelShape(
             whole=float(model["bytes"]),
             tensor=float(model.get("tensor_parallel_bytes", math.nan)),
             root=float(units[-1]) if units else math.nan,
@@ -87,8 +86,7 @@ def _theory(seen: SessionData, row: Mapping[Any, Any]) -> dict[str, Any]:
             sharing=int(row["tp_size"]) if format.known(row["tp_size"]) else ranks,
             node=int(row["ranks_per_node"]) if format.known(row["ranks_per_node"]) else ranks,
         )
-        state = formula.state(shape)
-        sizes = [state.parameters, state.gradients, state.optimizer]
+        sizes = list(formula.states(shape))
     return dict(zip(_THEORY, sizes, strict=True)) | {
         "formula": formula.text if formula else None,
         "exact": formula is not None and formula.exact,

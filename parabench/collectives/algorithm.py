@@ -1,4 +1,4 @@
-"""Algorithms, which are four functions over a wire, and reductions; and the search for an algorithm by name."""
+"""The interface of all-reduce algorithms, their reductions, and the search for an algorithm by name."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ def _nothing(tensor: Tensor) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """`combine(into, a, b)` of two contributions, and `finish(total)` once at the end, in place.
+    """A sum, average, maximum or minimum: `combine(into, a, b)` for two contributions, and `finish(total)` at the end.
 
-    `into` may be `a` or `b`. Contributions are sent as `carrier` if their type is too narrow for partial results.
+    `into` may be `a` or `b`. `finish` works in place. Contributions are sent as `carrier` if their type is too narrow
+    for partial results.
     """
 
     combine: Callable[[Tensor, Tensor, Tensor], object]
@@ -67,13 +68,13 @@ def _reduction(op: ReduceOp.RedOpType, size: int, dtype: torch.dtype) -> Reducti
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Algorithm:
-    """An algorithm for collectives. Tensors are flat and contiguous; n is `wire.size`."""
+    """An algorithm for collectives as four functions over a wire. Tensors are flat and contiguous."""
 
     name: str
     # all_reduce(wire, flat, reduction), in place.
     all_reduce: Callable[[Wire, Tensor, Reduction], None]
-    # reduce_scatter(wire, output, flat, reduction): rank r receives the reduced r-th of n equal parts. `flat` does not
-    # change, unless `output` is that part of `flat`.
+    # reduce_scatter(wire, output, flat, reduction): rank r receives the reduced r-th of `wire.size` equal parts. `flat`
+    # does not change, unless `output` is that part of `flat`.
     reduce_scatter: Callable[[Wire, Tensor, Tensor, Reduction], None]
     # all_gather(wire, output, part). `part` may be in its place in `output`.
     all_gather: Callable[[Wire, Tensor, Tensor], None]

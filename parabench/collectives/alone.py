@@ -1,7 +1,7 @@
 """Groups with a single real rank, for compute-only runs: collectives end at once, and nothing is sent.
 
-Time and memory of the rank are those without communication, and results are wrong. Unlike PyTorch's backend `fake`,
-works have a result, which DDP needs.
+The rank has the time and memory of a rank without communication, and wrong results. Unlike in PyTorch's backend `fake`,
+works have a result, because DDP needs it.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ BACKEND = "alone"
 
 
 class Log(Protocol):
-    """Records the calls and waits of a rank."""
+    """An instrument that records the calls and waits of a rank."""
 
     def called(self, op: str, size: int, ranks: list[int]) -> int:
-        """Record the start of a call of `size` bytes, and return its number."""
+        """Record the start of a call of `size` bytes, and return its number in the step."""
 
     def returned(self) -> None:
         """Record that the call returns."""
 
     def waits(self, call: int) -> None:
-        """Record a wait for a call."""
+        """Record a wait for the call with this number."""
 
 
 # The log of this process; None in measured steps.

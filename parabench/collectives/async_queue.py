@@ -27,28 +27,28 @@ from parabench.machine import accelerator
 
 
 class Watch(Protocol):
-    """A watched call."""
+    """A collective call that an instrument records."""
 
     def timed(self, job: Callable[[], None]) -> Callable[[], None]:
-        """Return `job` with its start and end recorded."""
+        """Return a function that runs `job` and records its start and end."""
 
     def handing(self, *, waits: bool) -> AbstractContextManager[None]:
-        """Return a context in which the caller starts the job. With `waits`, it is blocked until the job ends."""
+        """Return a context for starting the job. With `waits`, the caller is blocked until the job ends."""
 
     def waiting(self) -> AbstractContextManager[None]:
-        """Return a context in which the caller waits for the outcome."""
+        """Return a context for a wait of the caller for the outcome."""
 
     def futured(self) -> None:
         """Record that the caller has the future, so its waits are not observed."""
 
 
 class Observer(Protocol):
-    """Watches the calls of all groups of a process."""
+    """An instrument that records the calls of all groups of a process."""
 
     def called(
         self, op: str, group: Any, results: Iterable[Tensor], algorithm: str | None = None, *, on_stream: bool
     ) -> Watch:
-        """Record the start of a call that finishes `results`. `algorithm` is None for the backend.
+        """Record the start of a call with the output tensors `results`. `algorithm` is None for the backend.
 
         With `on_stream`, the job is kernels on the current stream.
         """
@@ -153,7 +153,10 @@ class JobQueue:
     failure: RuntimeError | None = None
 
     def _perform(self, job: Callable[[], None], what: str) -> BaseException | None:
-        """Run `job`; a failure names `what`. Return Ctrl-C in the caller's own job, to be raised after cleanup."""
+        """Run `job`, and keep an error as `failure`, with `what` in its message.
+
+        Return Ctrl-C if it interrupted the job, so that the caller raises it after cleanup.
+        """
         if self.failure is not None:
             return None
         try:
@@ -189,7 +192,10 @@ class ThreadQueue(JobQueue):
         self._thread.start()
 
     def run(self, job: Callable[[], None], tensors: Sequence[Tensor], what: str, *, waits: bool = False) -> FutureWork:
-        """Queue `job`, which finishes `tensors`. Errors name `what`. With `waits`, it has ended on return."""
+        """Queue `job`, whose outputs are `tensors`, and return its work. Errors name `what`.
+
+        With `waits`, the job has ended on return.
+        """
         device = tensors[0].device
         work = FutureWork(device, self._help)
         if device.type != "cpu":
@@ -247,9 +253,9 @@ class ThreadQueue(JobQueue):
 
 
 def _after_current_stream(job: Callable[[], None], device: torch.device) -> Callable[[], None]:
-    """Return `job` for another stream: it starts after the current work of the caller's stream, and waits for its end.
+    """Return a job for another stream. It starts after the current work of the caller's stream.
 
-    It must end on the device before its tensors are freed.
+    The host waits for its end on the device, because only then its tensors may be freed.
     """
     ready = accelerator.api().Event()
     ready.record(accelerator.api().current_stream(device))
@@ -257,12 +263,12 @@ def _after_current_stream(job: Callable[[], None], device: torch.device) -> Call
     def run() -> None:
         accelerator.api().current_stream(device).wait_event(ready)
         job()
-        arrive()
+        wait_for_stream()
 
     return run
 
 
-def arrive() -> None:
+def wait_for_stream() -> None:
     """Wait, without spinning, until the current stream has finished its work."""
     done = accelerator.api().Event(blocking=True)
     done.record()
@@ -332,7 +338,7 @@ class StreamWork(WatchedWork):
 
 
 class StreamQueue(JobQueue):
-    """A separate stream for overlapping jobs. If the caller waits, its stream is used.
+    """A separate stream for jobs that overlap. If the caller waits, the caller's stream is used.
 
     The jobs of a group run one after the other, because they share buffers.
     """
@@ -343,7 +349,7 @@ class StreamQueue(JobQueue):
         self._held: deque[Held] = deque()
 
     def run(self, job: Callable[[], None], tensors: Sequence[Tensor], what: str, *, waits: bool = False) -> StreamWork:
-        """Enqueue `job`, which finishes `tensors`, after the caller's work. Errors name `what`.
+        """Enqueue `job`, whose outputs are `tensors`, after the caller's work. Errors name `what`.
 
         With `waits`, the job runs on the caller's stream, as in NCCL. It has the priority of that stream, and its
         buffers need not be kept alive.
@@ -376,7 +382,7 @@ class StreamQueue(JobQueue):
         return self._streams[device]
 
     def empty(self, numel: int, **options: Any) -> Tensor:
-        """Return a buffer for jobs on any stream. When it is too small, its memory is reused only by this queue."""
+        """Return a buffer for jobs on any stream. When it is freed, only this queue's stream reuses its memory."""
         with accelerator.api().stream(self.stream(options["device"])):
             return torch.empty(numel, **options)
 

@@ -21,10 +21,11 @@ BACK = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
-    """One split for one rank. `kept` and `given` are the parts (first, end) of this rank's half and of the other half.
+class Split:
+    """The messages of one rank in one split: it sends to `to`, and receives from `sources`.
 
-    The rank sends the given parts to `to`, and receives its kept parts from `sources`.
+    `kept` and `given` are (first, end) of the parts of this rank's half and of the other half. The rank sends the given
+    parts, and receives its kept parts.
     """
 
     kept: tuple[int, int]
@@ -34,8 +35,8 @@ class Round:
 
 
 @cache
-def rounds(rank: int, size: int) -> tuple[Round, ...]:
-    """Return the splits of `rank`, the widest first."""
+def splits(rank: int, size: int) -> tuple[Split, ...]:
+    """Return the splits of `rank` among `size` ranks, the widest first."""
     found = []
     low, high = 0, size
     while high - low > 1:
@@ -43,33 +44,33 @@ def rounds(rank: int, size: int) -> tuple[Round, ...]:
         left, right = (low, middle), (middle, high)
         extra = middle - 1 if middle - low > high - middle else None
         if rank == extra:
-            found.append(Round(left, right, high - 1, ()))
+            found.append(Split(left, right, high - 1, ()))
         elif rank < middle:
             peer = rank + middle - low
-            found.append(Round(left, right, peer, (peer,)))
+            found.append(Split(left, right, peer, (peer,)))
         else:
             peer = rank - (middle - low)
             also = () if extra is None or rank != high - 1 else (extra,)
-            found.append(Round(right, left, peer, (peer, *also)))
+            found.append(Split(right, left, peer, (peer, *also)))
         low, high = left if rank < middle else right
     return tuple(found)
 
 
 def _edges(flat: Tensor, size: int) -> list[int]:
-    """Return the start of each part as in `split`, and the end."""
+    """Return the first element of each of `size` parts, as in `wire.split`, and the number of elements."""
     return [flat.numel() * i // size for i in range(size + 1)]
 
 
 def reduce_scatter(wire: Wire, output: Tensor, flat: Tensor, reduction: Reduction) -> None:
     """Set rank r's `output` to the reduced r-th part of `flat`."""
     edges = _edges(flat, wire.size)
-    ways = rounds(wire.rank, wire.size)
+    ways = splits(wire.rank, wire.size)
     receives: list[list[tuple[Tensor, Message]]] = []
     for number, way in enumerate(ways):
         numel = edges[way.kept[1]] - edges[way.kept[0]]
         buffers = [wire.scratch(f"halving {number} {place}", flat, numel) for place in range(len(way.sources))]
         receives.append([(into, wire.recv(into, source)) for into, source in zip(buffers, way.sources, strict=True)])
-    held, start = flat, 0  # what this rank still reduces, and its start in `flat`
+    held, start = flat, 0  # the part that this rank still reduces, and its start in `flat`
     sends: list[Message] = []
     for number, way in enumerate(ways):
         first, end = way.given
@@ -94,18 +95,19 @@ def all_gather(wire: Wire, output: Tensor, part: Tensor) -> None:
 
 
 def _post(wire: Wire, output: Tensor) -> list[Message]:
-    """Post the receives of doubling."""
+    """Post the receives of doubling. They are returned in order."""
     edges = _edges(output, wire.size)
-    ways = rounds(wire.rank, wire.size)[::-1]
+    ways = splits(wire.rank, wire.size)[::-1]
     return [wire.recv(output[edges[way.given[0]] : edges[way.given[1]]], way.to, BACK) for way in ways]
 
 
 def _double(wire: Wire, output: Tensor, part: Tensor, receives: Sequence[Message]) -> None:
+    """Gather the parts of all ranks into `output`, with one message for each split, in reverse order."""
     edges = _edges(output, wire.size)
     place = output[edges[wire.rank] : edges[wire.rank + 1]]
     copies = place.data_ptr() != part.data_ptr()
     sends: list[Message] = []
-    ways = rounds(wire.rank, wire.size)[::-1]
+    ways = splits(wire.rank, wire.size)[::-1]
     for number, (way, receive) in enumerate(zip(ways, receives, strict=True)):
         kept = output[edges[way.kept[0]] : edges[way.kept[1]]] if number else part
         sends += [wire.send(kept, source, BACK) for source in way.sources]

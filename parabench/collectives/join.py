@@ -57,7 +57,7 @@ def use(algorithm: str, backend: str, ranks_per_node: int | None = None) -> None
 
 
 def register(algorithm: Algorithm, inner: str) -> None:
-    """Let backend "parabench" of this process use `algorithm` over the backend `inner`."""
+    """Let the backend "parabench" of this process use `algorithm` over `inner` ("gloo" or "nccl")."""
 
     def create(options: Any, _: object) -> AlgorithmGroup:
         rank, size = options.group_rank, options.group_size
@@ -102,7 +102,7 @@ NAMES = 1_000_000
 
 
 class WorldGroups:
-    """The groups of interleaved cases in a process, one for each number of ranks and algorithm, over `backend`."""
+    """The process groups of interleaved cases over `backend`: one for each number of ranks and algorithm."""
 
     def __init__(self, backend: str, timeout_s: float) -> None:
         self._backend, self._timeout = backend, timedelta(seconds=timeout_s)
@@ -114,9 +114,10 @@ class WorldGroups:
         self._names: dict[int | None, int] = {}
 
     def use(self, place: int, *, ranks: int, algorithm: str, ranks_per_node: int | None) -> None:
-        """Make the group of the first `ranks` with `algorithm` the default group, for the case at `place`.
+        """Make the group of the first `ranks` ranks with `algorithm` the default group.
 
-        Exactly these ranks must call this. Raises UsageError if the algorithm does not exist.
+        `place` is the index of the case in its launch. Exactly these ranks must call this. Raises UsageError if the
+        algorithm does not exist.
         """
         # torch numbers groups, and ranks meet by number. A rank does not create groups of cases without this rank, so
         # the groups of each case have separate numbers.
@@ -154,7 +155,7 @@ class WorldGroups:
 
 
 def known_groups() -> set[ProcessGroup]:
-    """Return all groups of this process."""
+    """Return all process groups of this process, the default group included."""
     return set(dist.distributed_c10d._world.pg_map)
 
 
@@ -189,7 +190,7 @@ def default_group() -> ProcessGroup:
 
 
 def calls(of: ProcessGroup | None = None) -> dict[str, dict[str, Any]]:
-    """Return {op: {"algorithm", "calls", "bytes"}} of all groups of this process, or of one group.
+    """Return {operation: {"algorithm", "calls", "bytes"}} of all groups of this process, or of one group.
 
     Over NCCL, `enqueue_s` is the time that callers needed to enqueue kernels.
     """
@@ -214,7 +215,7 @@ def barrier(backend: str, device: torch.device) -> None:
 
 
 def leave() -> None:
-    """Destroy the process groups and their users. Without this, the process aborts at exit."""
+    """Stop all groups of this process and destroy them. Without this, the process aborts at exit."""
     for group in groups:
         group.stop()
     groups.clear()

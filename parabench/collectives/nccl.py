@@ -37,9 +37,9 @@ def is_nccls(name: str) -> bool:
 
 
 def nccl_environment(name: str) -> dict[str, str]:
-    """Return the variables that pin NCCL to `name`. Operations without it keep NCCL's choice.
+    """Return the variables that pin NCCL to `name`; {} if `name` is not an algorithm of NCCL.
 
-    {} for every algorithm that is not NCCL's own.
+    Operations without this algorithm keep NCCL's choice.
     """
     if not is_nccls(name):
         return {}
@@ -63,9 +63,9 @@ def error_bound(ranks: int, digits: int, largest: int) -> float:
 
 
 def most_that_shows(ranks: int, digits: int, largest: int) -> int:
-    """Return the largest integer of a rank for which the error of the average is below 1/2.
+    """Return the largest contribution of a rank so that the error of NCCL's average is below 1/2.
 
-    It is a multiple of `ranks`, and at most `largest`.
+    Contributions are integers. It is a multiple of `ranks`, and at most `largest`.
     """
     if is_exact(ranks, digits, largest):
         return largest
@@ -74,9 +74,9 @@ def most_that_shows(ranks: int, digits: int, largest: int) -> int:
     return min(largest, max(0, (1 << digits) - steps - 1) // (2 * ranks * steps))
 
 
-@cache  # a case asks often, and the fractions are slow
+@cache  # the same numbers are often checked, and fractions are slow
 def is_exact(ranks: int, digits: int, largest: int) -> bool:
-    """Return whether the products are exact for all integers up to `largest`. Then their sums are exact."""
+    """Return whether NCCL's average is exact for all integers up to `largest`, because the products are exact."""
     share = rounded(Fraction(1, ranks), max(digits, _FLOAT32_DIGITS))
     share = rounded(share, digits)
     return all(rounded(k * ranks * share, digits) == k for k in range(1, largest + 1))

@@ -1,4 +1,4 @@
-"""A process group around the real backend that runs some collectives with an algorithm of parabench."""
+"""A process group that runs some collectives with an algorithm of parabench, and others with the real backend."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.distributed import ProcessGroup, Work
 from torch.utils._pytree import tree_leaves
 
 from parabench.collectives.algorithm import Algorithm, Reduction, reduction
-from parabench.collectives.async_queue import Observer, StreamQueue, ThreadQueue, arrive
+from parabench.collectives.async_queue import Observer, StreamQueue, ThreadQueue, wait_for_stream
 from parabench.collectives.wire import StreamWire, Wire, split
 from parabench.machine import accelerator
 
@@ -27,7 +27,10 @@ groups: list[AlgorithmGroup] = []
 
 
 def _delegated(name: str, op: str | None = None, buffer: int | None = 0) -> Callable[..., Any]:
-    """Return a method that calls the inner backend. A watched call is `op` on the argument `buffer`."""
+    """Return a method that calls the same method of the inner backend.
+
+    Instruments record the call as operation `op` on the tensors of argument number `buffer`.
+    """
 
     def method(self: AlgorithmGroup, *args: Any, **kwargs: Any) -> Any:
         call = partial(getattr(self._inner, name), *args, **kwargs)
@@ -112,7 +115,7 @@ class AlgorithmGroup(ProcessGroup):
     def allgather(  # type: ignore[override]
         self, output_lists: list[list[Tensor]], inputs: list[Tensor], opts: Any = None
     ) -> Work:
-        """Gather into a list of tensors, one per rank."""
+        """Gather the inputs of all ranks into a list of tensors, one per rank."""
         for outputs, part in zip(output_lists, inputs, strict=True):
             self._check_list("all_gather", outputs, part)
 
@@ -150,7 +153,7 @@ class AlgorithmGroup(ProcessGroup):
     def reduce_scatter(  # type: ignore[override]
         self, outputs: list[Tensor], input_lists: list[list[Tensor]], opts: Any = None
     ) -> Work:
-        """Reduce from a list of tensors, one per rank."""
+        """Set rank r's output to the reduced r-th tensor of each list."""
         how = self._reduction(opts, outputs)
         for output, parts in zip(outputs, input_lists, strict=True):
             self._check_list("reduce_scatter", parts, output)
@@ -217,11 +220,11 @@ class AlgorithmGroup(ProcessGroup):
         if filled:
             carried.copy_(flat, non_blocking=to_host)
             if to_host:
-                arrive()
+                wait_for_stream()
         return carried
 
     def _by_host(self, tensor: Tensor) -> bool:
-        """Return whether it is sent from host memory."""
+        """Return whether a tensor is copied to host memory before it is sent."""
         return not self._is_nccl and tensor.device.type == accelerator.TYPE
 
     def _deliver(self, flat: Tensor, tensor: Tensor) -> None:
@@ -231,7 +234,7 @@ class AlgorithmGroup(ProcessGroup):
             tensor.view(-1).copy_(flat, non_blocking=self._by_host(tensor))
 
     def _check(self, op: str, which: str, tensor: Tensor, numel: int, dtype: torch.dtype) -> None:
-        """Raise an error for an invalid call before anything is sent. Else peers would wait for it."""
+        """Raise ValueError if a tensor has the wrong size or type, before anything is sent and peers wait."""
         if tensor.numel() != numel or tensor.dtype != dtype:
             raise ValueError(
                 f"{self.algorithm.name} {op} over {self.size()} ranks needs an {which} of {numel} elements of {dtype}, "
@@ -245,6 +248,7 @@ class AlgorithmGroup(ProcessGroup):
             self._check(op, "entry", tensor, like.numel(), like.dtype)
 
     def _run(self, op: str, job: Callable[[], None], results: list[Tensor], tensors: list[Tensor], opts: Any) -> Work:
+        """Check that `tensors` are contiguous, count the call, and queue `job`, whose outputs are `results`."""
         for tensor in tensors:
             if not tensor.is_contiguous():
                 raise ValueError(
@@ -256,8 +260,8 @@ class AlgorithmGroup(ProcessGroup):
             return self._hand_over(op, self.algorithm.of(op), job, results, self._names[op], opts)
         if self._together:
             raise RuntimeError(
-                f"{self.algorithm.name} {op} cannot be one of the calls that NCCL makes together: it sends messages in "
-                "groups of its own; make it outside of batch_isend_irecv and of a coalescing manager"
+                f"{self.algorithm.name} {op} cannot be part of a batch of NCCL's calls, because it sends messages in "
+                "separate batches; call it outside of batch_isend_irecv and of a coalescing manager"
             )
         began = perf_counter()
         work = self._hand_over(op, self.algorithm.of(op), job, results, self._names[op], opts)
@@ -267,7 +271,7 @@ class AlgorithmGroup(ProcessGroup):
     def _hand_over(
         self, op: str, algorithm: str, job: Callable[[], None], results: list[Tensor], what: str, opts: Any
     ) -> Work:
-        """Queue `job`. Errors name `what`."""
+        """Queue `job`, whose outputs are `results`, and let the observer record it. Errors name `what`."""
         waits = _waits(opts)
         if self.observer is None:
             return self._queue.run(job, results, what, waits=waits)

@@ -112,6 +112,7 @@ def _travel(
 
 
 def _count(wire: Wire, flat: Tensor) -> int:
+    """Return the number of pieces of each rank's chunk of `flat`."""
     return pieces_of(-(-flat.nbytes // wire.size)) if wire.eager else 1
 
 

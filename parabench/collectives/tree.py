@@ -77,7 +77,7 @@ AHEAD = 4
 
 
 class Piece(NamedTuple):
-    """A piece that climbs to the root of one tree, which has its own channel.
+    """A piece that is reduced to the root of one tree, on the tree's channel.
 
     `own` is this rank's contribution. `total` is for the sum of this rank and the ranks below, and may be `own`.
     """
@@ -89,7 +89,7 @@ class Piece(NamedTuple):
 
 
 def _climb(wire: Wire, pieces: Sequence[Piece], reduction: Reduction, sends: list[Message]) -> Iterator[Piece]:
-    """Send each piece up, after the children's pieces are added. Yield each piece that has children when it is done.
+    """Add the children's pieces to each piece, and send the sum to the parent. Yield each piece that was added.
 
     A leaf does not wait, so its pieces are sent at once.
     """
@@ -162,6 +162,7 @@ def all_reduce(wire: Wire, flat: Tensor, reduction: Reduction) -> None:
 
 
 def _up_and_down(wire: Wire, pieces: Sequence[Piece], reduction: Reduction) -> None:
+    """Reduce pieces at the roots of their trees, and send the results back to all ranks."""
     sends: list[Message] = []
     # A rank adds in one tree at most. In the other tree it is a leaf, and waits for the results at the end.
     added = [piece for piece in pieces if piece.node.children]

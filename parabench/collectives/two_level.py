@@ -1,7 +1,7 @@
 """Two levels: reduce-scatter inside each node, all-reduce of each shard across nodes, all-gather inside.
 
 All shards travel at once. To all-reduce S bytes on m nodes of g ranks, each rank sends 2(m-1)/m S/g bytes over the slow
-links between nodes. A flat ring of n ranks sends 2(n-1)/n S bytes over each link. Each level has its own algorithm:
+links between nodes. A flat ring of n ranks sends 2(n-1)/n S bytes over each link. Each level has a separate algorithm:
 `two_level(ring,tree)` is a ring in a node and trees across. NCCL's CollNet and Horovod's hierarchical all-reduce have
 these levels (Cho et al., "BlueConnect", 2019).
 """

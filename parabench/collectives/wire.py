@@ -1,4 +1,4 @@
-"""The point-to-point interface for algorithms, over send and recv of the real backend."""
+"""Point-to-point messages for algorithms, over send and recv of the real backend."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ class Message(Protocol):
 
 
 class _Nothing:
+    """A message without elements, which is never sent."""
+
     def wait(self) -> None:
         pass
 
@@ -56,7 +58,7 @@ class Wire:
         self._empty = empty
         self._subsets: dict[tuple[int, ...], Wire] = {}
 
-    # Whether messages start when they are posted. If not, pieces are useless, and channels do not exist.
+    # True if messages start when they are posted. If not, pieces are useless, and channels do not exist.
     eager = True
 
     def among(self, ranks: Sequence[int]) -> Wire:
@@ -132,7 +134,7 @@ class StreamWire(Wire):
 
 
 class _Kept:
-    """A message of a StreamWire."""
+    """A message of a StreamWire, which starts with its group."""
 
     def __init__(self, wire: StreamWire, call: Callable[..., Work], tensor: Tensor, peer: int) -> None:
         self._wire, self._call, self._tensor, self._peer = wire, call, tensor, peer
@@ -155,16 +157,16 @@ def finish(messages: Iterable[Message]) -> None:
 
 
 def split(flat: Tensor, parts: int) -> list[Tensor]:
-    """Return `parts` views of `flat` whose sizes differ by one element at most."""
+    """Return `parts` consecutive views of `flat` whose sizes differ by one element at most."""
     bounds = [flat.numel() * i // parts for i in range(parts + 1)]
     return [flat[a:b] for a, b in itertools.pairwise(bounds)]
 
 
 def pieces_of(nbytes: int) -> int:
-    """Return the number of pieces of at most PIECE_BYTES; one for 0 bytes."""
+    """Return the number of pieces of at most PIECE_BYTES that `nbytes` need; one for 0 bytes."""
     return max(1, -(-nbytes // PIECE_BYTES))
 
 
 def pieces(flat: Tensor) -> list[Tensor]:
-    """Return views of `flat` of at most PIECE_BYTES."""
+    """Return consecutive views of `flat` of at most PIECE_BYTES."""
     return split(flat, pieces_of(flat.nbytes))

@@ -56,7 +56,12 @@ class RankReport:
         for case in self.cases:
             if case is not None:
                 stalls = [(step, start_s + by_s, end_s + by_s) for step, start_s, end_s in case.stalls]
-                case = replace(case, calls=[call.later(by_s) for call in case.calls], stalls=stalls)
+                calls = []
+                for call in case.calls:
+                    times = {name: getattr(call, name) for name in ("made_s", "start_s", "ready_s")}
+                    shifted: dict[str, Any] = {name: None if at is None else at + by_s for name, at in times.items()}
+                    calls.append(call._replace(**shifted))
+                case = replace(case, calls=calls, stalls=stalls)
             cases.append(case)
         return replace(self, cases=cases)
 

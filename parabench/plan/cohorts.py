@@ -11,8 +11,7 @@ from parabench.machine.machine import Room
 from parabench.plan.case import DEFAULTS, Case
 from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.validate import entry_of_model
-from parabench.strategies import Rule, entry_of
-from parabench.strategies.memory import WHOLE, Shape
+from parabench.strategies import WHOLE, ModelShape, Rule, entry_of
 
 # The share of the memory for the computed model states of a launch. The rest is for activations, buckets, the processes
 # themselves and other users.
@@ -115,7 +114,6 @@ def state_bytes(case: Case | CollectiveCase) -> float:
     whole = float((entry_of_model(case).parameters or 0) * DTYPE_BYTES[case.arithmetic.parameters])
     ranks = case.world_size
     sharing, node = case.tp_size or ranks, case.ranks_per_node or ranks
-    shape = Shape(whole=whole, tensor=0.0, root=whole, ranks=ranks, sharing=sharing, node=node)
-    state = (entry_of(case.strategy).memory or WHOLE).state(shape)
-    of_rank = state.parameters + state.gradients + state.optimizer
+    shape = ModelShape(whole=whole, tensor=0.0, root=whole, ranks=ranks, sharing=sharing, node=node)
+    of_rank = sum((entry_of(case.strategy).memory or WHOLE).states(shape))
     return of_rank if case.device == accelerator.TYPE else of_rank * ranks / case.nodes

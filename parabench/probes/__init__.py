@@ -1,4 +1,4 @@
-"""Probes: the instruments of a rank besides the step clock. They do not run in measured steps.
+"""Probes: the instruments of a rank in addition to the step clock. They do not run in measured steps.
 
 Instruments outside of the ranks are sources of a `sampler.Sampler`.
 """
@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from parabench.registry import Entry, load
-from parabench.store.record import LinkMessage
+from parabench.store.record import CollectiveSample, LinkMessage
 
 if TYPE_CHECKING:
     from torch import nn
@@ -36,34 +36,9 @@ PROBES: dict[str, Entry] = {
 }
 
 
-class SeenCall(NamedTuple):
-    """A call of a collective in an instrumented step. Times are seconds on the clock of its node."""
-
-    step: int
-    seq: int
-    op: str
-    algorithm: str
-    ranks: list[int]
-    dtype: str | None
-    bytes: int
-    made_s: float
-    start_s: float | None
-    duration_s: float | None
-    bucket: int | None
-    ready_s: float | None
-
-    def later(self, by_s: float) -> SeenCall:
-        """Return the same call on a clock that is ahead by `by_s`."""
-        return self._replace(
-            made_s=self.made_s + by_s,
-            start_s=None if self.start_s is None else self.start_s + by_s,
-            ready_s=None if self.ready_s is None else self.ready_s + by_s,
-        )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbedRank:
-    """A rank whose training run is built, and has not started.
+    """The inputs of a probe: a rank whose training run is built, but has not started.
 
     `take_step` takes the next step and marks it on `clock`. `traces` is the start of the paths of trace files. If the
     rank is `alone`, it does not communicate.
@@ -95,7 +70,7 @@ class CaseReport:
     losses: list[float] = field(default_factory=list)  # one per step, if the rank has them
     grad_norm: float | None = None  # the norm of the first gradient, if the rank has it
     # In the instrumented steps: calls of collectives, and waits for communication as (step, start, end).
-    calls: list[SeenCall] = field(default_factory=list)
+    calls: list[CollectiveSample] = field(default_factory=list)
     stalls: list[tuple[int, float, float]] = field(default_factory=list)
     checksums: dict[str, int] = field(default_factory=dict)  # {parameter: checksum}, if ranks must end equal
     marked: list[int] | None = None  # the steps of the rows of timestamps, ascending; None for all steps
@@ -142,7 +117,7 @@ class Probe:
 
 
 def probe_classes() -> list[type[Probe]]:
-    """Return the classes of PROBES, imported now."""
+    """Import and return the classes of all PROBES."""
     return [load(PROBES, "probe", name) for name in PROBES]
 
 

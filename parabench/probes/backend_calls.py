@@ -74,9 +74,9 @@ def native_calls(observer: Observer, device_type: str) -> Iterator[None]:
 
 
 def key_of(arguments: Sequence[Any], device_type: str) -> Any:
-    """Return the dispatch key of c10d's kernel, for the device of the tensors, or for `device_type` without a tensor.
+    """Return the dispatch key of c10d's kernel for these arguments: the device of their first tensor.
 
-    A group may serve several devices; sparse tensors have separate kernels.
+    Without a tensor, it is `device_type`. A group may serve several devices. Sparse tensors have separate kernels.
     """
     first = next((each for each in tree_leaves(arguments) if isinstance(each, torch.Tensor)), None)
     sparse = "Sparse" if first is not None and first.is_sparse else ""
@@ -85,6 +85,7 @@ def key_of(arguments: Sequence[Any], device_type: str) -> Any:
 
 
 def _watched(name: str, usual_type: str) -> Callable[..., Any]:
+    """Return the function that replaces operator `name`: it lets the innermost observer follow each call."""
     op, buffer = OPERATORS[name]
     operator = getattr(torch.ops.c10d, name).default
     names = [argument.name for argument in operator._schema.arguments]

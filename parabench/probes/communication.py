@@ -1,6 +1,6 @@
 """Communication in the instrumented steps: calls of collectives with their start and end, and waits of the training.
 
-Calls of the backend are followed by `backend_calls`, those of custom algorithms by their groups. gloo's sends and
+`backend_calls` follows the calls of the backend, and groups report the calls of custom algorithms. gloo's sends and
 receives do not have a future. Their end is known only if something waits for it.
 """
 
@@ -25,11 +25,11 @@ from parabench.collectives import is_backends
 from parabench.collectives.process_group import groups
 from parabench.machine import accelerator
 from parabench.machine.accelerator import Moment
-from parabench.probes import CaseReport, Probe, ProbedRank, SeenCall
+from parabench.probes import CaseReport, Probe, ProbedRank
 from parabench.probes.backend_calls import coalesced_calls, native_calls, stream_waits
 from parabench.probes.ddp import Buckets, only_ddp
 from parabench.probes.step_clock import MARKS, AroundClock, Moments, step_of
-from parabench.store.record import MESSAGES
+from parabench.store.record import MESSAGES, CollectiveSample, Phase
 from parabench.strategies.base import StepMarker, stored_parts
 
 # A wait for a message that has ended takes some 10 us. If a wait is longer, the message ended with the wait.
@@ -44,7 +44,7 @@ BY_PARTS = ("reduce_scatter", "gather", "scatter")
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Call:
-    """One call and its timestamps."""
+    """A call of a collective, and its timestamps; None if unknown."""
 
     recorder: Recorder
     op: str
@@ -77,14 +77,14 @@ class Call:
 
     @contextmanager
     def handing(self, *, waits: bool) -> Iterator[None]:
-        """Return a context in which the caller starts the job. With `waits`, it is blocked until the job ends."""
+        """Return a context for starting the job. With `waits`, the caller is blocked until the job ends."""
         with self.waiting() if waits else contextlib.nullcontext():
             yield
         self.handed = self.recorder.moments.now()
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Return a context in which the caller waits for the outcome."""
+        """Return a context for a wait of the caller for the outcome."""
         if not self.recorder.computes_here():
             yield
             return
@@ -98,7 +98,7 @@ class Call:
 
 
 class Recorder:
-    """Keep the `calls` of one process, in order, and the `waits` of its training for them.
+    """Record the collective `calls` of a process, in order, and the `waits` of its training for them.
 
     The training computes on `device`. `native` is the name of the backend's algorithm.
     """
@@ -112,7 +112,7 @@ class Recorder:
         self._thread = threading.get_ident()
         self.stream = accelerator.current_stream(device) if device.type == accelerator.TYPE else None
         self.together: list[Call] | None = None  # the calls of a batch of NCCL
-        self._works: list[WatchedWork] = []
+        self._works: list[RecordedWork] = []
         self._ranks: dict[str, tuple[int, ...]] = {}
 
     def computes_here(self) -> bool:
@@ -160,7 +160,7 @@ class Recorder:
             self.together.append(watched)
             return work
         if work is not None:
-            return self._kept(WatchedWork(work, [watched]))
+            return self._kept(RecordedWork(work, [watched]))
         if watched.on_stream:
             watched.end = watched.handed
         return None
@@ -169,7 +169,7 @@ class Recorder:
         """Return the watched work of all calls in `together`, and end the batch."""
         calls, self.together = self.together or [], None
         if work is not None and calls:
-            return self._kept(WatchedWork(work, calls, futured=False))
+            return self._kept(RecordedWork(work, calls, futured=False))
         for call in calls:
             call.end = self.moments.now()
         return work
@@ -185,14 +185,14 @@ class Recorder:
             work.settle()
         self.let_go()
 
-    def _kept(self, work: WatchedWork) -> WatchedWork:
+    def _kept(self, work: RecordedWork) -> RecordedWork:
         """Keep a work alive: c10d holds only its C++ part, and may call it until something waits for it."""
         self._works.append(work)
         return work
 
 
-class WatchedWork(Work):
-    """A work of the backend, for one call or a batch, that records its end and the waits for it.
+class RecordedWork(Work):
+    """A work of the backend, for one call or a batch. It records the end of the calls, and the waits for them.
 
     Pass `futured=False` if the inner work has no future. Otherwise, c10d wraps a null pointer.
     """
@@ -358,9 +358,10 @@ class CommunicationProbe(Probe):
             index = bucket.get(id(call))
             last_gradient = max((at for of, at in ready if of == index and at <= made), default=None)
             rows.append(
-                SeenCall(
-                    step, seq, call.op, call.algorithm, list(call.ranks), call.dtype, call.bytes, made, begin,
-                    None if begin is None or end is None else end - begin, index, last_gradient,
+                CollectiveSample(
+                    self.rank.info.rank, step, seq, call.op, call.algorithm, len(call.ranks), call.bytes, begin,
+                    None if begin is None or end is None else end - begin, Phase.INSTRUMENT, None, None,
+                    ranks_text(call.ranks), call.dtype, made, index, last_gradient,
                 )
             )  # fmt: skip
         waits = [(seconds(begin), seconds(end)) for begin, end in self.recorder.waits]
@@ -383,7 +384,7 @@ class CommunicationProbe(Probe):
         return begin, end
 
     def _unseen_waits(self, taken: Sequence[Call], begins: Sequence[float]) -> list[tuple[float, float]]:
-        """Return (start, end) of waits for futures in C++.
+        """Return (start, end) of the waits for futures, which DDP's C++ code makes.
 
         DDP waits for all buckets of a backward pass after it has called the last one. If the buckets are unknown, a
         step counts as one pass.
@@ -401,6 +402,13 @@ class CommunicationProbe(Probe):
             if ends and handed is not None and max(ends) > seconds(handed):
                 waits.append((seconds(handed), max(ends)))
         return waits
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """Return the ranks of a group as text: `0-3` if they are consecutive, else `0,2`."""
+    if len(ranks) > 1 and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
+        return f"{ranks[0]}-{ranks[-1]}"
+    return ",".join(map(str, ranks))
 
 
 class SynchronizedClock(AroundClock):

@@ -17,22 +17,24 @@ from parabench.machine.accelerator import Moment
 from parabench.probes.step_clock import Moments, step_of
 
 # The attribute of a module with a function that is called instead of its class's. `module.compile()` sets it.
-PLACE = "_compiled_call_impl"
+ATTRIBUTE = "_compiled_call_impl"
 
 
-class Call:
-    """Call a module, and then `tell`. `before` is the replaced function, or None.
+class CallAndNotify:
+    """A function that calls a module, and then `callback`. `before` is the replaced function, or None.
 
     Copies of the module (`torch.save`, `copy.deepcopy`) have None instead, so they can be loaded without parabench.
     """
 
-    def __init__(self, before: Callable[..., Any] | None, call: Callable[..., Any], tell: Callable[[], object]) -> None:
-        self.before, self.call, self._tell = before, call, tell
+    def __init__(
+        self, before: Callable[..., Any] | None, call: Callable[..., Any], callback: Callable[[], object]
+    ) -> None:
+        self.before, self.call, self._callback = before, call, callback
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         result = self.call(*args, **named)
         if not torch.compiler.is_compiling():  # else the graph would break
-            self._tell()
+            self._callback()
         return result
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -40,8 +42,8 @@ class Call:
 
 
 @contextlib.contextmanager
-def after_forward(module: nn.Module, tell: Callable[[], object]) -> Iterator[None]:
-    """Call `tell` after every forward of the module in the block, but not for TorchScript.
+def after_forward(module: nn.Module, callback: Callable[[], object]) -> Iterator[None]:
+    """Call `callback` after every forward of the module in the block, but not for TorchScript.
 
     A forward hook would be slower: torch needs up to 20 us more per call.
     """
@@ -50,34 +52,34 @@ def after_forward(module: nn.Module, tell: Callable[[], object]) -> Iterator[Non
         return
     # The module's __setattr__ may raise an error, or set it on a wrapped module.
     held = vars(module)
-    before = held.get(PLACE)
-    called = held[PLACE] = Call(before, before or module._call_impl, tell)
+    before = held.get(ATTRIBUTE)
+    called = held[ATTRIBUTE] = CallAndNotify(before, before or module._call_impl, callback)
     try:
         yield
     finally:
         # `module.compile()` may have replaced it.
-        if held.get(PLACE) is called:
-            del held[PLACE]
+        if held.get(ATTRIBUTE) is called:
+            del held[ATTRIBUTE]
             if before is not None:
-                held[PLACE] = before
+                held[ATTRIBUTE] = before
 
 
 def compiled_in_place(module: nn.Module) -> bool:
-    """Return whether `module.compile()` was called, apart from `after_forward`."""
-    held = vars(module).get(PLACE)
-    while isinstance(held, Call):
+    """Return whether `module.compile()` was called. A replacement by `after_forward` does not count."""
+    held = vars(module).get(ATTRIBUTE)
+    while isinstance(held, CallAndNotify):
         held = held.before
     return held is not None
 
 
 def only_ddp(module: nn.Module) -> DistributedDataParallel | None:
-    """Return the only DDP module in `module`, else None: calls of several cannot be distinguished."""
+    """Return the only DDP module in `module`. If there are several or none, return None."""
     replicas = [each for each in module.modules() if isinstance(each, DistributedDataParallel)]
     return replicas[0] if len(replicas) == 1 else None
 
 
 class GradientsReady:
-    """Record the times when gradients of a module are accumulated, until `stop`."""
+    """Record the times when the gradients of a module's parameters are accumulated, until `stop`."""
 
     def __init__(self, module: nn.Module, moments: Moments) -> None:
         self._moments = moments
@@ -102,9 +104,9 @@ class GradientsReady:
         return {name: [self._moments.seconds(each) for each in seen] for name, seen in self._seen.items()}
 
     def after_backward(self, begins: Sequence[float], backward: Sequence[float]) -> list[tuple[str, int, float]]:
-        """Return (name, bytes, seconds from the start of backward) of each parameter in the order of time.
+        """Return (parameter, bytes, seconds from the start of backward to its gradient), in the order of time.
 
-        These are medians over steps that start at `begins` and whose backward starts at `backward`.
+        The seconds are medians over steps that start at `begins` and whose backward starts at `backward`.
         """
         found = []
         for name, seen in self.seconds().items():
@@ -141,17 +143,18 @@ class Buckets:
         self.stop = self._ready.stop
 
     def index_of(self, position: int, size: int) -> int | None:
-        """Return the bucket of DDP's all-reduce at `position`, of `size` bytes; None if the size does not fit."""
+        """Return the index of the bucket of DDP's all-reduce number `position`; None if `size` bytes do not fit it."""
         # DDP reduces all buckets in their order in each backward pass that reduces.
         index = position % len(self.bytes) if self.bytes else 0
         return index if index < len(self.bytes) and self.bytes[index] == size else None
 
     def ready_s(self) -> list[tuple[int, float]]:
-        """Return (bucket, second) of each gradient of every step."""
+        """Return (bucket, time) of each gradient of every step. The bucket is an index."""
         seconds = self._ready.seconds()
         return [(at, each) for at, names in enumerate(self.parameters) for name in names for each in seconds[name]]
 
     def facts(self) -> dict[str, Any]:
+        """Return {"buckets": [{"bytes", "parameters"}], "bucket_cap_bytes"}, and the reason for unknown parameters."""
         parameters: list[list[str] | None] = [*self.parameters] or [None] * len(self.bytes)
         of_each = [{"bytes": size, "parameters": names} for size, names in zip(self.bytes, parameters, strict=True)]
         why = {} if self.reason is None else {"buckets_reason": self.reason}
@@ -159,9 +162,10 @@ class Buckets:
 
 
 def _first_assignment(module: DistributedDataParallel, reduced: Sequence[tuple[str, nn.Parameter]]) -> list[list[int]]:
-    """Return the parameters in each of DDP's first buckets, which it keeps with `find_unused_parameters`.
+    """Return the indices of the parameters in each of DDP's first buckets.
 
-    This is the rule of `DistributedDataParallel._ddp_init_helper` (torch/nn/parallel/distributed.py).
+    DDP keeps these buckets with `find_unused_parameters`. This is the rule of
+    `DistributedDataParallel._ddp_init_helper` (torch/nn/parallel/distributed.py).
     """
     first = [dist._DEFAULT_FIRST_BUCKET_BYTES] if module.bucket_bytes_cap_default else []  # type: ignore[attr-defined]
     limits = module.bucket_bytes_cap_list or [*first, module.bucket_bytes_cap]

@@ -1,6 +1,6 @@
 """Read the devices of a launch through NVML, in SI units: their state, the memory of ranks, and other processes.
 
-If a device or driver does not support a reading, pynvml.NVMLError is raised. Names follow NVIDIA's nvml.h.
+If a device or driver does not support a reading, pynvml raises NVMLError. Names follow NVIDIA's nvml.h.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ NVLINK_MOST = 900e9
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
-    """Readings of counters that overflow after `period` (or infinity), and grow by at most `most` per second."""
+class Counters:
+    """Values of counters that wrap around after `period` (or infinity), and grow by at most `most` per second."""
 
     numbers: Numbers
     period: float
@@ -68,18 +68,18 @@ class Counts:
 
 @dataclass(frozen=True)
 class Reading:
-    """A call and its metrics. Metrics of `Counts` are rates per second.
+    """A reading of NVML and its metrics. Metrics of `Counters` are rates per second.
 
-    `asks` are tried in order until the device supports one. The call is made once in `every` ticks.
+    `calls` are tried in order until the device supports one. The reading is made once in `every` ticks.
     """
 
     metrics: tuple[str, ...]
-    asks: tuple[Callable[[Any], float | Numbers | Counts], ...]
+    calls: tuple[Callable[[Any], float | Numbers | Counters], ...]
     every: int = 1
 
 
-def _asking(function: str, *arguments: int, unit: float = 1) -> Callable[[Any], float]:
-    """Return a function that calls NVML and multiplies the value by `unit`."""
+def _reader(function: str, *arguments: int, unit: float = 1) -> Callable[[Any], float]:
+    """Return a function that calls NVML's `function` and multiplies its value by `unit`."""
     return lambda handle: float(getattr(pynvml, function)(handle, *arguments) * unit)
 
 
@@ -88,7 +88,7 @@ def _utilization(handle: Any) -> Numbers:
     return rates.gpu / 100, rates.memory / 100
 
 
-def _pcie(handle: Any) -> Counts:
+def _pcie(handle: Any) -> Counters:
     """Read the byte counters of the PCIe link. Many devices have 32-bit counters.
 
     nvmlDeviceGetPcieThroughput is not used: it blocks for 20 ms in each direction.
@@ -102,7 +102,7 @@ def _pcie(handle: Any) -> Counts:
     return _counts(values, 1, most)
 
 
-def _nvlink(handle: Any) -> Counts:
+def _nvlink(handle: Any) -> Counters:
     sent, received = pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX
     return _counts(_values(handle, (sent, _ALL_LINKS), (received, _ALL_LINKS)), 1024, NVLINK_MOST)
 
@@ -117,7 +117,7 @@ def _power(handle: Any) -> float:
 
 
 def _values(handle: Any, *names: Any) -> list[Any]:
-    """Return the fields with these numbers, or pairs of number and scope."""
+    """Return the values of NVML's fields, which are given as numbers, or as pairs of number and scope."""
     values = pynvml.nvmlDeviceGetFieldValues(handle, list(names))
     for field in values:
         if field.nvmlReturn == pynvml.NVML_ERROR_INVALID_ARGUMENT:  # this driver does not have the field
@@ -127,10 +127,10 @@ def _values(handle: Any, *names: Any) -> list[Any]:
     return list(values)
 
 
-def _counts(values: Sequence[Any], unit: float, most: float | None) -> Counts:
+def _counts(values: Sequence[Any], unit: float, most: float | None) -> Counters:
     numbers = tuple(float(getattr(field.value, _HELD[int(field.valueType)])) * unit for field in values)
     short = any(int(field.valueType) == pynvml.NVML_VALUE_TYPE_UNSIGNED_INT for field in values)
-    return Counts(numbers, 2.0**32 * unit if short else math.inf, most)
+    return Counters(numbers, 2.0**32 * unit if short else math.inf, most)
 
 
 # Process lists, means of the last second and slowly changing values are read once a second: the readings of all devices
@@ -140,18 +140,18 @@ SELDOM = 10
 # NVML counts energy in mJ, power in mW, clocks in MHz and utilization in percent.
 READINGS = (
     Reading(("used_bytes",), (lambda handle: float(pynvml.nvmlDeviceGetMemoryInfo(handle).used),)),
-    Reading(("energy_j",), (_asking("nvmlDeviceGetTotalEnergyConsumption", unit=1e-3),)),
+    Reading(("energy_j",), (_reader("nvmlDeviceGetTotalEnergyConsumption", unit=1e-3),)),
     # On most devices since Ampere, the second is the mean of the last second.
-    Reading(("power_w",), (_power, _asking("nvmlDeviceGetPowerUsage", unit=1e-3))),
+    Reading(("power_w",), (_power, _reader("nvmlDeviceGetPowerUsage", unit=1e-3))),
     # These reasons are read just before the clock. Drivers before 535 have the second name.
     Reading(
         ("clock_event_reasons",),
-        (_asking("nvmlDeviceGetCurrentClocksEventReasons"), _asking("nvmlDeviceGetCurrentClocksThrottleReasons")),
+        (_reader("nvmlDeviceGetCurrentClocksEventReasons"), _reader("nvmlDeviceGetCurrentClocksThrottleReasons")),
     ),
-    Reading(("sm_clock_hz",), (_asking("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM, unit=1e6),)),
-    Reading(("memory_clock_hz",), (_asking("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM, unit=1e6),), SELDOM),
+    Reading(("sm_clock_hz",), (_reader("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM, unit=1e6),)),
+    Reading(("memory_clock_hz",), (_reader("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM, unit=1e6),), SELDOM),
     Reading(("gpu_utilization", "memory_utilization"), (_utilization,), SELDOM),
-    Reading(("temperature_c",), (_asking("nvmlDeviceGetTemperature", pynvml.NVML_TEMPERATURE_GPU),), SELDOM),
+    Reading(("temperature_c",), (_reader("nvmlDeviceGetTemperature", pynvml.NVML_TEMPERATURE_GPU),), SELDOM),
     Reading(("pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s"), (_pcie,)),
     Reading(("nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s"), (_nvlink,)),
     Reading(("ecc_corrected", "ecc_uncorrected"), (_ecc,), SELDOM),
@@ -192,7 +192,7 @@ def refused(error: Exception) -> bool:
 
 
 def reason_of(error: Exception, *, mig: bool) -> str:
-    """Return why a value is null. MIG is a possible reason."""
+    """Return why a value is null. If MIG is on, it is named as a possible cause."""
     if isinstance(error, pynvml.NVMLError):
         reason = _REASONS.get(error.value, str(error))
         return f"{reason}, and MIG is enabled" if mig and refused(error) else reason
@@ -253,27 +253,27 @@ class Devices(Source):
         self._nvml.close()
 
     def _read_processes(self, device: _Device, ranks: dict[int, int]) -> None:
-        there = device.ask(FOREIGN, (processes,))
+        there = device.call(FOREIGN, (processes,))
         if there is None:
             return
         for pid in sorted(there.keys() & ranks.keys()):
             self._a_rank_was_listed = True
             held = there[pid]
-            device.tell("used_bytes", held, None if held is not None else UNREPORTED, rank=ranks[pid])
+            device.keep("used_bytes", held, None if held is not None else UNREPORTED, rank=ranks[pid])
         if not self._a_rank_was_listed:
             for metric in FOREIGN:
-                device.tell(metric, None, UNLISTED)
+                device.keep(metric, None, UNLISTED)
             return
         me = os.getpid()
         # The processes of the launch that this one is interleaved with (`ab`).
         partners = set() if self._ours == me else {*descendants(self._ours)} - {*descendants(me)}
         strangers = {pid: _name(pid) for pid in there if pid not in {*ranks, me, *partners}}
-        device.tell("mps_servers", float(sum(name == MPS for name in strangers.values())))
+        device.keep("mps_servers", float(sum(name == MPS for name in strangers.values())))
         others = [there[pid] for pid, name in strangers.items() if name not in (MPS, *MONITORS)]
         known = [held for held in others if held is not None]
-        device.tell("foreign_processes", float(len(others)))
+        device.keep("foreign_processes", float(len(others)))
         unknown = len(known) < len(others)
-        device.tell("foreign_bytes", None if unknown else sum(known), UNREPORTED if unknown else None)
+        device.keep("foreign_bytes", None if unknown else sum(known), UNREPORTED if unknown else None)
 
 
 def _name(pid: int) -> str | None:
@@ -285,36 +285,36 @@ def _name(pid: int) -> str | None:
 
 
 class _Device:
-    """One device and its supported calls. `source` keeps its rows. `fast` counters may overflow between two ticks."""
+    """One device, and its supported calls of NVML. Rows go to `source`. `fast` counters may wrap around in a tick."""
 
     def __init__(self, used: nvml.Used, source: Source) -> None:
         self._used, self._source = used, source
         self._handle: Any = None
         self._mig = False
         self._t_s = 0.0
-        self._asks: dict[tuple[str, ...], tuple[Callable[[Any], Any], ...]] = {}
-        self._counted: dict[tuple[str, ...], tuple[float, Counts]] = {}
+        self._calls: dict[tuple[str, ...], tuple[Callable[[Any], Any], ...]] = {}
+        self._counted: dict[tuple[str, ...], tuple[float, Counters]] = {}
         self.fast: list[Reading] = []
 
     def read(self, reading: Reading) -> None:
-        """Make one reading, and keep it as rows."""
-        seen = self.ask(reading.metrics, reading.asks)
+        """Make one reading, and keep its values as rows."""
+        seen = self.call(reading.metrics, reading.calls)
         if seen is None:
             self._counted.pop(reading.metrics, None)
-        elif isinstance(seen, Counts):
+        elif isinstance(seen, Counters):
             if reading not in self.fast and seen.most is not None and seen.most * PERIOD_S >= seen.period:
                 self.fast.append(reading)
             self._read_rates(reading.metrics, seen)
         else:
             for metric, number in zip(reading.metrics, seen if isinstance(seen, tuple) else (seen,), strict=True):
-                self.tell(metric, number)
+                self.keep(metric, number)
 
     def restart(self, reading: Reading) -> None:
         """Read counters. The rate of the next reading starts here."""
         self._counted.pop(reading.metrics, None)
         self.read(reading)
 
-    def _read_rates(self, metrics: tuple[str, ...], counts: Counts) -> None:
+    def _read_rates(self, metrics: tuple[str, ...], counts: Counters) -> None:
         before_s, before = self._counted.get(metrics, (self._t_s, counts))
         self._counted[metrics] = self._t_s, counts
         passed_s = self._t_s - before_s
@@ -325,15 +325,16 @@ class _Device:
         for metric, first, last in zip(metrics, before.numbers, counts.numbers, strict=True):
             grown = last - first if counts.period == math.inf else (last - first) % counts.period
             reason = MAY_HAVE_WRAPPED if lost else WRAPPED if grown < 0 else None
-            self.tell(metric, None if reason else grown / passed_s, reason)
+            self.keep(metric, None if reason else grown / passed_s, reason)
 
-    def ask(self, metrics: tuple[str, ...], asks: tuple[Callable[[Any], Any], ...]) -> Any:
-        """Return the result of the first of `asks` that this device supports; else None, with a row for the reason.
+    def call(self, metrics: tuple[str, ...], calls: tuple[Callable[[Any], Any], ...]) -> Any:
+        """Return the result of the first of `calls` that this device supports.
 
-        Calls that are not supported or not permitted are not made again.
+        If there is none, return None and keep a row with the reason. Calls that are not supported or not permitted are
+        not made again.
         """
         self._t_s = self._source.now_s()
-        left = self._asks.setdefault(metrics, asks)
+        left = self._calls.setdefault(metrics, calls)
         reason = None
         while left:
             try:
@@ -345,13 +346,13 @@ class _Device:
                 reason = reason_of(error, mig=self._mig)
                 if not refused(error):
                     break
-                left = self._asks[metrics] = left[1:]
+                left = self._calls[metrics] = left[1:]
         if reason is not None:
             for metric in metrics:
-                self.tell(metric, None, reason)
+                self.keep(metric, None, reason)
         return None
 
-    def tell(self, metric: str, value: float | None, reason: str | None = None, *, rank: int | None = None) -> None:
+    def keep(self, metric: str, value: float | None, reason: str | None = None, *, rank: int | None = None) -> None:
         """Keep one row, with the time of the last call."""
         self._source.keep(DeviceSample(self._used.number, self._t_s, metric, value, rank, reason))
 
@@ -365,7 +366,7 @@ def sources_of(
 
 
 def unreadable_metrics() -> tuple[list[tuple[int, dict[str, str]]], str | None]:
-    """Return [(device, {metric: why it cannot be read})] of CUDA's devices, and the reason if there are none."""
+    """Return [(device, {metric: reason})] of metrics that cannot be read, and the reason if NVML finds no device."""
     devices, reason = nvml.asked(
         lambda: [(one.number, _unread(one)) for one in nvml.devices_at(nvml.visible_devices())]
     )
@@ -373,9 +374,10 @@ def unreadable_metrics() -> tuple[list[tuple[int, dict[str, str]]], str | None]:
 
 
 def _unread(used: nvml.Used) -> dict[str, str]:
+    """Return {metric: reason} of the metrics that cannot be read from this device."""
     source = Source(perf_counter(), RankPids(Path(), ()))
     device = _Device(used, source)
     for reading in READINGS:
-        device.ask(reading.metrics, reading.asks)
-    device.ask(FOREIGN, (processes,))
+        device.call(reading.metrics, reading.calls)
+    device.call(FOREIGN, (processes,))
     return {row.metric: row.reason for row in source.samples}

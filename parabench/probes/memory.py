@@ -22,7 +22,7 @@ from parabench.strategies.base import OptimizerLike, StepMarker, local_part, sto
 
 
 class MemoryProbe(Probe):
-    """Read peaks, memory of each part of an instrumented step, and model states.
+    """Record peak memory, the memory of each part of an instrumented step, and the model states.
 
     Parameters are counted at the end of forward, when gathered ones may still be held, and after backward. The larger
     number counts.
@@ -97,21 +97,21 @@ def held_bytes(tensors: Iterable[Tensor]) -> int:
 
 
 def forget_building(device: torch.device) -> None:
-    """Free memory that only building needed, such as whole layers of other ranks."""
+    """Free memory that was needed only to build models, such as whole layers of other ranks."""
     gc.collect()
     if device.type == accelerator.TYPE:
         accelerator.api().empty_cache()
 
 
 def forget_peak(device: torch.device) -> None:
-    """Reset peaks to the memory that is held and reserved now."""
+    """Reset the peaks of torch's allocator on CUDA to the current memory."""
     if device.type == accelerator.TYPE:
         for each in range(accelerator.api().device_count()):
             accelerator.api().reset_peak_memory_stats(each)
 
 
 def peak_memory(device: torch.device) -> dict[str, float]:
-    """Return {metric: bytes}: the peak resident set, and on CUDA the highest peaks of torch's allocator on a device."""
+    """Return {metric: bytes} of the peak resident set, and on CUDA of the highest allocator peaks of a device."""
     # Linux counts ru_maxrss in KiB.
     peaks = {"peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0}
     if device.type == accelerator.TYPE:
@@ -127,7 +127,7 @@ Reading = tuple[str, float]
 
 
 class MemoryClock(AroundClock):
-    """Read memory after each of ENDS in instrumented steps: torch's allocator on CUDA, the resident set on the CPU.
+    """Record memory after each mark of a step in ENDS: torch's allocator on CUDA, the resident set on the CPU.
 
     An allocation belongs to the part that requested it. `before_reading` is called before a reading resets the peaks.
     """
@@ -162,7 +162,8 @@ class MemoryClock(AroundClock):
 def allocator(part: str, device: torch.device) -> list[Reading]:
     """Return (name, bytes) of torch's allocator, and reset its peaks.
 
-    These are peaks since the last reading, or the held memory when a step starts; and memory that no tensor uses.
+    Allocated and reserved memory are peaks since the last reading, or the current values when a step starts. The other
+    values are the memory that no tensor uses.
     """
     counts: dict[str, Any] = accelerator.api().memory.memory_stats_as_nested_dict(device)
     allocated, reserved = counts["allocated_bytes"]["all"], counts["reserved_bytes"]["all"]

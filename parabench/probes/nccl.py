@@ -1,4 +1,4 @@
-"""NCCL's log, and the content of its Inspector's files.
+"""Read NCCL's log, and the files of its Inspector.
 
 NCCL has no interface for its choices, so a separate launch runs with its log enabled. The Inspector is a plugin that
 times every collective (NCCL's ext-profiler/inspector); `report --from` reads its files.
@@ -49,7 +49,7 @@ COMMUNICATOR = re.compile(r" nranks (\d{1,7})\b")
 
 
 def environment(schedule: TrainingSchedule, folder: Path) -> dict[str, str]:
-    """Return the variables that let NCCL write its log, one file per process, if the schedule explains."""
+    """Return the variables that let NCCL write its log, one file per process; {} unless the schedule explains."""
     if not schedule.explain:
         return {}
     return {
@@ -60,7 +60,7 @@ def environment(schedule: TrainingSchedule, folder: Path) -> dict[str, str]:
 
 
 def left_behind(schedule: TrainingSchedule, folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the facts that NCCL logged in this process, after it has left its group."""
+    """Return {"nccl": facts} from the log of this process, after it has left its group; {} without a log."""
     log = folder / f"nccl-{os.getpid()}.log"
     if not schedule.explain or not log.exists():
         return {}
@@ -69,7 +69,7 @@ def left_behind(schedule: TrainingSchedule, folder: Path) -> dict[str, dict[str,
 
 
 def parse_log(text: str) -> dict[str, Any]:
-    """Return the facts in a log. Missing facts are None or empty.
+    """Return the facts in a log of NCCL. Missing facts are None or empty.
 
     If several ranks or communicators write to one log, their connections add up.
     """
@@ -97,7 +97,7 @@ def parse_log(text: str) -> dict[str, Any]:
 
 
 def _name(word: str, names: tuple[str, ...]) -> str:
-    """Return the name for a logged number or another spelling."""
+    """Return parabench's name for an algorithm or protocol, which NCCL logs as a number or in another spelling."""
     if not word.isdigit():
         return word.lower().replace("_", "")
     return names[int(word)] if len(word) == 1 and int(word) < len(names) else word
@@ -114,8 +114,8 @@ NUMBERS = {
 def inspected(text: str) -> list[dict[str, Any]]:
     """Return an entry for each operation and size in the text of a file of the Inspector.
 
-    An entry is "op", "bytes", "ranks", "calls", and the medians "duration_s", "algbw_bytes_per_s" and
-    "busbw_bytes_per_s", None if the plugin wrote none.
+    An entry has "op", "bytes", "ranks", "calls", and the medians "duration_s", "algbw_bytes_per_s" and
+    "busbw_bytes_per_s", which are None if the file has none.
     """
     calls: dict[tuple[str, int, int], list[dict[str, Any]]] = {}
     ranks: Any = None
@@ -126,9 +126,9 @@ def inspected(text: str) -> list[dict[str, Any]]:
         for kind, name in (("coll_", "coll"), ("p2p_", "p2p")):
             call = entry.get(f"{kind}perf")
             if isinstance(call, dict) and name in call:
-                op: str = call[name]
-                size: Any = call.get(f"{kind}msg_size_bytes")
-                if _is_number(size) and _is_number(ranks):  # else it is damaged, or of an unknown version
+                op, size = call[name], call.get(f"{kind}msg_size_bytes")
+                # Otherwise, it is damaged, or of an unknown version.
+                if isinstance(op, str) and _is_number(size) and _is_number(ranks):
                     numbers = {ours: call.get(f"{kind}{theirs}") for theirs, (ours, _) in NUMBERS.items()}
                     calls.setdefault((OPS.get(op, op), size, ranks), []).append(numbers)
     listed = []

@@ -1,6 +1,6 @@
-"""Additional steps on request: torch.profiler's trace, and a snapshot of torch's CUDA allocator.
+"""Additional steps for torch's own tools: traces of torch.profiler, snapshots of the CUDA allocator, FLOP counts.
 
-No statistic uses them. Files are written after the last step.
+No statistic uses the times of these steps. Files are written after the last step.
 """
 
 from __future__ import annotations
@@ -8,20 +8,25 @@ from __future__ import annotations
 import gzip
 import re
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import torch
 from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from parabench.machine import accelerator
+from parabench.models.batches import Batch
 from parabench.probes import CaseReport, Probe, ProbedRank
+from parabench.strategies.base import Compute
 
 STEP_NAME = "ProfilerStep#"
 
 
 class ProfilerProbe(Probe):
-    """Record single steps if the protocol requests it."""
+    """Take additional steps under torch's profiler or with a history of allocations, if the schedule requests it."""
 
     def __init__(self, rank: ProbedRank) -> None:
         super().__init__(rank)
@@ -84,3 +89,36 @@ def _export(seen: profile, path: Path) -> None:
 
 def _file(path: Path) -> dict[str, Any]:
     return {"file": path.name, "bytes": path.stat().st_size}
+
+
+def count_flops(compute: Compute, batches: Iterator[Batch]) -> dict[str, Any]:
+    """Count the floating-point operations of forward and backward of the next batch with torch's FlopCounterMode.
+
+    Return {"counted": FLOP, "by": {operation: FLOP}}, or {"counted": None, "reason": why}. Only matrix products,
+    convolutions and attention are counted. The gradients are not cleared.
+    """
+    try:
+        # A CUDA build of torch imports triton here.
+        from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
+
+        aten = torch.ops.aten
+        # The counter does not have the CPU's attention. It has the same first arguments as CUDA's.
+        attention = {
+            aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v),
+            aten._scaled_dot_product_flash_attention_for_cpu_backward: (
+                lambda grad, q, k, v, *_, **__: sdpa_backward_flop_count(grad, q, k, v)
+            ),
+        }
+        batch = next(batches)
+        no_clock: Any = SimpleNamespace(mark=lambda: None, skip=lambda: None)
+        counter = FlopCounterMode(display=False, custom_mapping=attention)
+        with counter:
+            compute(batch, no_clock)
+    # A custom model may fail here. The training run has ended.
+    except Exception as error:
+        return {"counted": None, "reason": f"the counter failed: {type(error).__name__}: {error}"[:500]}
+    counted = int(counter.get_total_flops())
+    if not counted:
+        return {"counted": None, "reason": "torch's counter does not have the model's operations"}
+    by = {str(operation).removeprefix("aten."): int(n) for operation, n in counter.get_flop_counts()["Global"].items()}
+    return {"counted": counted, "by": by}

@@ -85,7 +85,7 @@ class ProgramLog(AroundClock):
             self._note([])
 
     def waits(self, call: int) -> None:
-        """Record a wait for the outcome of a call."""
+        """Record a wait for the call with this number."""
         if self._inside:
             self._note([WAIT_FOR, call])
 
@@ -98,9 +98,10 @@ class ProgramLog(AroundClock):
         self._steps[-1].append((self._moments.now(), what))
 
     def program(self) -> list[list[Any]]:
-        """Return a step: [WORK, seconds], [PART, name], [CALL, op, bytes, ranks, seconds], [WAIT_FOR, call].
+        """Return the entries of one step, with times in seconds.
 
-        Times are medians over the steps with the same entries as the last one.
+        An entry is [WORK, seconds], [PART, name], [CALL, op, bytes, ranks, seconds] or [WAIT_FOR, call]. Times are
+        medians over the steps with the same entries as the last one.
         """
         seconds = self._moments.seconds
         last = [what for _, what in self._steps[-1]]

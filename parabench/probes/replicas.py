@@ -23,7 +23,7 @@ SPREAD = 0x9E3779B97F4A7C15 - 2**64
 
 
 def checksums(parallel: ParallelModel, world_size: int) -> dict[str, int]:
-    """Return `fingerprints` of a pure data-parallel model; else nothing, because replicas need not be bitwise equal.
+    """Return the `fingerprints` of a pure data-parallel model; {} for others, whose replicas may differ in bits.
 
     All ranks must call this, because the `full_tensor` of a strategy may communicate.
     """
@@ -35,7 +35,7 @@ def checksums(parallel: ParallelModel, world_size: int) -> dict[str, int]:
 
 
 def fingerprints(parameters: Mapping[str, Tensor]) -> dict[str, int]:
-    """Return {name: checksum} of this rank's parameters. Ranks with the same name of a shard hold replicas of it.
+    """Return {name: checksum} of this rank's parameters or shards. Ranks with the same name hold replicas.
 
     Shards without a replica are left out.
     """
@@ -68,9 +68,10 @@ def checksum(tensor: Tensor) -> Tensor:
 
 
 def replicas_apart(checksums: Sequence[Mapping[str, int]]) -> dict[str, Any]:
-    """Compare the `fingerprints` of all ranks. Return the fact `replicas_apart`, or nothing if they are equal.
+    """Compare the `fingerprints` of all ranks. Return {"replicas_apart": difference}, or {} if they are equal.
 
-    It has the first parameter that differs from the lowest rank's replica, the ranks, and the number of parameters.
+    The difference has the first "parameter" that differs from the lowest rank's replica, the "ranks" with other values,
+    and the number of such "parameters".
     """
     first: dict[str, int] = {}
     apart: dict[str, list[int]] = {}

@@ -36,9 +36,9 @@ UNCOUNTED = "the kernel does not count the CPU time of the host"
 
 
 class Source:
-    """A source of `samples`, rows of the results database, while the ranks `pids` run. They started at `began_s`.
+    """Collect `samples` (rows of the results database) while the ranks `pids` run. They started at `began_s`.
 
-    The process `ours` and its descendants are not other load.
+    The process `ours` and its descendants do not count as load of others.
     """
 
     name: str
@@ -151,12 +151,12 @@ class Sampler:
 
 
 def leave_pid(folder: Path, rank: int) -> None:
-    """Record that this process is `rank`, for RankPids."""
+    """Write the id of this process, which is `rank`, into the launch's folder, where RankPids reads it."""
     hand_over_file(folder / f"pid{rank}", str(os.getpid()))
 
 
 class RankPids:
-    """The process ids of `ranks`, after `leave_pid`. Safe for several threads."""
+    """The process ids of `ranks`, which `leave_pid` wrote into `folder`. Safe for several threads."""
 
     def __init__(self, folder: Path, ranks: Iterable[int]) -> None:
         self._folder = folder
@@ -177,8 +177,7 @@ class RankPids:
 
 
 class Host(Source):
-    """Read the resident set of each rank, and the share of other processes in the host's CPU time since the last
-    reading."""
+    """Read the resident set of each rank, and the share of other processes in the host's CPU time."""
 
     name = "host"
 
@@ -229,7 +228,7 @@ class Host(Source):
                 self._process(pid)
 
     def _other_share(self) -> float:
-        """Return the share of others in the CPU time since the last reading."""
+        """Return the share of other processes in the CPU time since the last reading."""
         # The host's time is counted in ticks of 10 ms and a process's more finely, so the time of others may decrease.
         # Only a new maximum counts: then shares are not negative, and their sum is correct.
         if self._ticks % LOOK_EVERY == 1:
@@ -255,14 +254,14 @@ def _cpu_s(process: psutil.Process) -> float:
 
 
 def _busy_and_all() -> tuple[float, float]:
-    """Return the CPU seconds of all cores since the host started: (busy, all)."""
+    """Return (busy, all) CPU seconds of all cores since the host started."""
     times = psutil.cpu_times()
     busy = times.user + times.nice + times.system + times.irq + times.softirq
     return busy, busy + times.idle + times.iowait + times.steal
 
 
 def descendants(pid: int) -> list[int]:
-    """Return the descendants of a process. psutil would read every process of the host."""
+    """Return the process ids of all descendants. psutil would read every process of the host."""
     found: list[int] = []
     try:
         for task in Path(f"/proc/{pid}/task").iterdir():

@@ -1,5 +1,7 @@
-"""The step clock: the start of each part of each step, on the host's monotonic clock. Marks are in a file that outlives
-the rank, so the measurements of a killed rank are kept."""
+"""The step clock: timestamps of the parts of each step, on the host's monotonic clock.
+
+Marks are in a file that outlives the rank, so the measurements of a killed rank are kept.
+"""
 
 # A CUDA device runs behind the host, so a timestamp is an event, which is converted to the host's clock later.
 # Two events of the idle device, at the start and at the end, are known on both clocks. Events between them are
@@ -40,7 +42,7 @@ BLOCK = 128
 
 
 class StepClock:
-    """A clock with `width` marks per step. On CUDA, a mark is the time when the device reaches an event.
+    """A clock that writes `width` marks per step. On CUDA, a mark is the time when the device reaches an event.
 
     If a launch does not finish, marks that the device did not reach are unknown.
     """
@@ -64,7 +66,7 @@ class StepClock:
         self.make_room(steps)
 
     def make_room(self, steps: int) -> None:
-        """Make room for `steps` steps in total. Raises OSError if the disk is full; then nothing changes."""
+        """Make room for `steps` steps in total. Raises OSError, and changes nothing, if the disk is full."""
         more = steps * self.width - self._room
         if more <= 0:
             return
@@ -91,7 +93,7 @@ class StepClock:
         self._at += 1
 
     def again(self) -> None:
-        """Take the last timestamp again."""
+        """Replace the last mark by a new timestamp."""
         self._record(self._at - 1)
 
     def _record(self, at: int) -> None:
@@ -106,7 +108,7 @@ class StepClock:
         self._at += 1
 
     def forget(self, back: int = 1, *, skipped: bool = False) -> None:
-        """Remove the mark `back` marks ago. With `skipped` it does not exist, else marking continues there."""
+        """Remove the mark `back` marks ago. With `skipped`, it stays missing; otherwise, the next mark replaces it."""
         at = self._at - back
         (self._enqueued if self._cuda else self._marks)[at] = np.nan
         if not skipped:
@@ -188,13 +190,13 @@ class StepClock:
         return [*self.came_to(0), float(self._marks[self._at - 1])]
 
     def came_to(self, mark: int) -> list[float]:
-        """Return the time of this mark in each step, after `finish`; NaN if it was skipped."""
+        """Return the time of mark number `mark` of each step, after `finish`; NaN if it was skipped."""
         moments: list[float] = self._marks[: self._at].reshape(-1, self.width)[:, mark].tolist()
         return moments
 
 
 class AroundClock:
-    """A wrapper of a clock with `width` marks per step, for instruments that act after each mark."""
+    """A clock that wraps another one with `width` marks per step, for instruments that act after each mark."""
 
     def __init__(self, clock: StepMarker, width: int = MARKS) -> None:
         self._clock, self._width, self._at = clock, width, 0
@@ -281,7 +283,7 @@ class Moments:
 
     @property
     def first(self) -> accelerator.Event:
-        """The first anchor's event on CUDA. The device's seconds count from it."""
+        """The event of the first anchor on CUDA. The device's seconds count from it."""
         assert self._first is not None
         return self._first.event
 
@@ -296,7 +298,7 @@ class Moments:
             accelerator.synchronize(self._device)
 
     def know(self, event: accelerator.Event, device_s: float) -> None:
-        """Add an event at `device_s`, later than all known ones. Later timestamps are read relative to it."""
+        """Add an event at `device_s`, later than all added ones. Later timestamps are converted relative to it."""
         self._known.append(event)
         self._known_s.append(device_s)
 
@@ -337,7 +339,7 @@ class Moments:
 
 
 def anchor(device: torch.device) -> Anchor:
-    """Record an event on an idle `device` between two readings of the host's clock. Return the best of ANCHOR_TRIES."""
+    """Record an event on an idle `device` between two readings of the host's clock. Return the best of several."""
     stream = accelerator.current_stream(device)
 
     def pair() -> Anchor:

@@ -1,18 +1,16 @@
-"""The facts about each strategy that are required before a launch. Free of torch."""
+"""The table of strategies: the facts that are required before a launch, and formulas for memory. Free of torch."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from parabench.registry import Entry
-from parabench.strategies import memory
-from parabench.strategies.memory import Formula
 
 
 class Layout(StrEnum):
-    """The part of the training that a rank does not share."""
+    """The division of a training step between ranks. Each value names the part that differs between ranks."""
 
     DATA = "data"  # a part of the batch
     TENSOR = "tensor"  # a part of every layer
@@ -29,7 +27,7 @@ class Rule(StrEnum):
 
 
 class Group(StrEnum):
-    """Ranks of a strategy's collectives."""
+    """A set of ranks that call collectives together."""
 
     ALL = "all"
     NODE = "node"  # `ranks_per_node` consecutive ranks
@@ -39,8 +37,36 @@ class Group(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelShape:
+    """The sizes of a model in bytes, and the number of ranks that share its parts."""
+
+    whole: float  # all parameters
+    tensor: float  # parameters that tensor parallel splits
+    root: float  # FSDP's root unit: parameters outside of blocks
+    ranks: int
+    sharing: int  # ranks that share the layers
+    node: int  # ranks that share the parameters with `hsdp`
+
+
+# Bytes of parameters, gradients and optimizer states on the rank with the most.
+ModelStates = tuple[float, float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """A formula for the model states of a rank. `text` is for users. If it assumes an even split, it is not `exact`.
+
+    It is valid only if AdamW trains all parameters (`workloads.trainer.no_formula`).
+    """
+
+    states: Callable[[ModelShape], ModelStates]
+    text: str
+    exact: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyEntry(Entry):
-    """The facts about a strategy."""
+    """The facts about a strategy that planning and reports need without importing its code."""
 
     axes: frozenset[str] = frozenset()  # its OPTIONAL axes
     layout: Layout = Layout.DATA
@@ -53,15 +79,43 @@ class StrategyEntry(Entry):
     local_forward: bool = False  # forward does not communicate
     ranks_differ: bool = False  # ranks have different work, in a fixed order
     ranked: bool = True  # it may be the fastest
-    memory: Formula | None = None  # of the model states, if known
+    memory: Formula | None = None  # the formula for its model states, if known
     calls: Mapping[Group, frozenset[str]] | None = None  # the operations of each group of ranks, by NCCL's names
     color: str | None = None  # on all pages
 
     @property
     def takes_caps(self) -> bool:
-        """Return whether `bucket_mib` may be a list: the strategy wraps the model in DDP."""
+        """Return whether `bucket_mib` may be a list of caps, as for all strategies that use DDP."""
         return self.axes >= _DDP
 
+
+def _adamw(trained: float, gathered: float = 0) -> ModelStates:
+    """Return the model states of a rank that trains some parameters and has others `gathered` after forward."""
+    return trained + gathered, trained, 2 * trained
+
+
+def _tensor_parallel(shape: ModelShape) -> float:
+    """Return the bytes of a rank's parameters with tensor parallel: its part of the split ones, and all others."""
+    return shape.whole - shape.tensor + shape.tensor / shape.sharing
+
+
+# With AdamW, K bytes of parameters need 4K (Rajbhandari et al., "ZeRO", 2020, section 3). FSDP2's root stays gathered
+# from forward to backward, and with `zero2` all units do.
+WHOLE = Formula(lambda s: _adamw(s.whole), "4K")
+ZERO1 = Formula(lambda s: (s.whole, s.whole, 2 * s.whole / s.ranks), "2K + 2K/n")
+ZERO2 = Formula(lambda s: _adamw(s.whole / s.ranks, s.whole), "K + 4K/n")
+FSDP = Formula(lambda s: _adamw(s.whole / s.ranks, s.root), "E + 4K/n")
+HSDP = Formula(lambda s: _adamw(s.whole / s.node, s.root), "E + 4K/m")
+# Shoeybi et al., "Megatron-LM", 2019.
+TENSOR = Formula(lambda s: _adamw(_tensor_parallel(s)), "4(K-S) + 4S/n")
+TENSOR_GROUPS = Formula(lambda s: _adamw(_tensor_parallel(s)), "4(K-S) + 4S/t")
+TENSOR_FSDP = Formula(lambda s: _adamw(_tensor_parallel(s) / (s.ranks // s.sharing), s.root), "E + 4(K-S+S/t)t/n")
+# Huang et al., "GPipe", 2019.
+STAGE = Formula(lambda s: _adamw(s.whole / s.ranks), "4K/n, if stages are equal", exact=False)
+# Li et al., "Scaling distributed machine learning with the parameter server", 2014. If it is asynchronous, rank 0 has
+# the newest parameters, and a copy for its computation.
+SERVING = Formula(lambda s: _adamw(s.whole), "rank 0: 4K, others 2K")
+SERVING_ASYNC = Formula(lambda s: _adamw(s.whole, s.whole), "rank 0: 5K, others 2K")
 
 _REDUCING = frozenset({"algorithm", "bucket_mib", "grad_accumulation", "no_sync"})
 _DDP = _REDUCING | {"find_unused_parameters", "static_graph", "gradient_as_bucket_view"}
@@ -81,7 +135,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         axes=_ALONE,
         splits="nothing",
         one_rank_only=True,
-        memory=memory.WHOLE,
+        memory=WHOLE,
         color="#999999",
     ),
     "dp": StrategyEntry(
@@ -90,7 +144,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         axes=_ALONE,
         splits="batch",
         one_process=True,
-        memory=memory.WHOLE,
+        memory=WHOLE,
         color="#777777",
     ),
     "ddp": StrategyEntry(
@@ -99,7 +153,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         axes=_DDP,
         splits="batch",
         local_forward=True,
-        memory=memory.WHOLE,
+        memory=WHOLE,
         calls={Group.ALL: _SUMS},
         color="#0072B2",
     ),
@@ -109,7 +163,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         axes=_DDP,
         splits="batch, optimizer state",
         local_forward=True,
-        memory=memory.ZERO1,
+        memory=ZERO1,
         calls={Group.ALL: _SUMS | {"broadcast"}},
         color="#56B4E9",
     ),
@@ -118,7 +172,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         summary="FSDP2 that keeps gathered parameters from forward to backward: gradients and optimizer state sharded",
         axes=_REDUCING,
         splits="batch, gradients, optimizer state; parameters between steps",
-        memory=memory.ZERO2,
+        memory=ZERO2,
         calls={Group.ALL: _SHARDS},
         color="#E69F00",
     ),
@@ -127,7 +181,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         summary="FSDP2: parameters, gradients and optimizer state sharded; all-gather and reduce-scatter per unit",
         axes=_REDUCING,
         splits="batch, parameters, gradients, optimizer state",
-        memory=memory.FSDP,
+        memory=FSDP,
         calls={Group.ALL: _SHARDS},
         color="#D55E00",
     ),
@@ -136,7 +190,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         summary="FSDP2 inside each node of ranks_per_node ranks, replicas across nodes",
         axes=_REDUCING | {"ranks_per_node"},
         splits="batch; inside a node parameters, gradients, optimizer state",
-        memory=memory.HSDP,
+        memory=HSDP,
         calls={Group.NODE: _SHARDS, Group.ACROSS_NODES: _SUMS},
         color="#9467FF",
     ),
@@ -147,7 +201,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         layout=Layout.TENSOR,
         needs=_PLAN,
         splits="layers, with their gradients and optimizer state",
-        memory=memory.TENSOR,
+        memory=TENSOR,
         calls={Group.LAYERS: _SUMS},
         color="#009E73",
     ),
@@ -158,7 +212,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         layout=Layout.GRID,
         needs=_PLAN,
         splits="layers inside a group, batch between groups",
-        memory=memory.TENSOR_GROUPS,
+        memory=TENSOR_GROUPS,
         calls={Group.LAYERS: _SUMS, Group.ACROSS_LAYERS: _SUMS},
         color="#44AA99",
     ),
@@ -169,7 +223,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         layout=Layout.GRID,
         needs=_PLAN,
         splits="layers inside a group; between groups batch, parameters, gradients, optimizer state",
-        memory=memory.TENSOR_FSDP,
+        memory=TENSOR_FSDP,
         calls={Group.LAYERS: _SUMS, Group.ACROSS_LAYERS: _SHARDS},
         color="#66A61E",
     ),
@@ -182,7 +236,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         layout=Layout.PIPELINE,
         needs=frozenset({"blocks"}),
         splits="blocks, with their gradients and optimizer state",
-        memory=memory.STAGE,
+        memory=STAGE,
         color="#AA4499",
     ),
     "layer_split": StrategyEntry(
@@ -193,7 +247,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         layout=Layout.PIPELINE,
         needs=frozenset({"blocks"}),
         splits="blocks, with their gradients and optimizer state",
-        memory=memory.STAGE,
+        memory=STAGE,
         color="#CC79A7",
     ),
     "parameter_server": StrategyEntry(
@@ -204,7 +258,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         axes=_ALONE,
         splits="batch; rank 0 alone has the optimizer state",
         local_forward=True,
-        memory=memory.SERVING,
+        memory=SERVING,
         color="#8C6D31",
     ),
     "parameter_server_async": StrategyEntry(
@@ -215,7 +269,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         rule=Rule.APPLIED_ONCE,
         splits="batch; rank 0 alone has the optimizer state",
         local_forward=True,
-        memory=memory.SERVING_ASYNC,
+        memory=SERVING_ASYNC,
         color="#CC6677",
     ),
     "local_only": StrategyEntry(
@@ -227,7 +281,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         splits="batch",
         ranked=False,
         local_forward=True,
-        memory=memory.WHOLE,
+        memory=WHOLE,
         color="#5F6CAF",
     ),
     **{
@@ -262,7 +316,7 @@ def entry_of(strategy: str) -> StrategyEntry:
 
 
 def data_ranks(strategy: str, world_size: int, tp_size: int | None) -> int:
-    """Return the number of parts of the global batch."""
+    """Return the number of equal parts of the global batch. A part is for one rank or one group of ranks."""
     layout = entry_of(strategy).layout
     if layout is Layout.DATA:
         return world_size

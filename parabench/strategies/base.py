@@ -1,4 +1,4 @@
-"""The interface of strategies, the ordinary step (forward, loss, backward, AdamW), and the norm of the gradient."""
+"""The interface of strategies, and the parts of an ordinary step: forward, loss, backward, clipping and AdamW."""
 
 from __future__ import annotations
 
@@ -32,6 +32,12 @@ SEEDS_APART = 10_000_019
 PIECE = 2**20
 
 
+# torch.amp.GradScaler starts with 2^16 and skips the first steps until there is no overflow. With 2^12, gradients of a
+# mean loss do not overflow, so the first step counts. Its gradient is verified.
+FIRST_SCALE = 2.0**12
+GROWTH_INTERVAL = 2000
+
+
 @dataclass(frozen=True, slots=True)
 class RankInfo:
     """The rank of this process, the number of ranks, and the device."""
@@ -43,7 +49,7 @@ class RankInfo:
 
 @dataclass(frozen=True, slots=True)
 class StrategyContext(RankInfo):
-    """The input of a strategy in addition to the model."""
+    """The arguments of a strategy in addition to the model: the rank, its device, and the case."""
 
     case: Case
 
@@ -55,14 +61,14 @@ class StrategyContext(RankInfo):
 
 
 class StepMarker(Interface):
-    """The interface of `probes.step_clock.StepClock`: marks the parts of a step."""
+    """The interface of a clock that marks the parts of a step, such as `probes.step_clock.StepClock`."""
 
     def mark(self) -> None: ...
     def skip(self) -> None: ...
 
 
 class OptimizerLike(Interface):
-    """The interface of an optimizer for the loop and its instruments."""
+    """The part of torch's optimizer interface that the step loop and its instruments use."""
 
     @property
     def param_groups(self) -> list[dict[str, Any]]: ...
@@ -72,17 +78,13 @@ class OptimizerLike(Interface):
     def zero_grad(self) -> None: ...
 
 
-class Compute(Interface):
-    """Compute forward and backward of one rank's batch. Return the loss; None if this rank does not have it.
-
-    Mark the end of forward, or skip this mark if forward and backward alternate.
-    """
-
-    def __call__(self, batch: Batch, clock: StepMarker) -> Tensor | None: ...
+# A function that computes forward and backward of a rank's batch, and returns the loss; None if this rank does not have
+# it. It marks the end of forward on the clock, or skips this mark if forward and backward alternate.
+Compute = Callable[[Batch, StepMarker], Tensor | None]
 
 
 def local_part(tensor: Tensor) -> Tensor:
-    """Return this rank's part of a tensor that may be sharded."""
+    """Return this rank's shard of a DTensor. Other tensors are returned unchanged."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
@@ -98,12 +100,12 @@ def stored_parts(tensor: Tensor) -> tuple[Tensor, ...]:
 
 
 def always_sync(last: bool) -> AbstractContextManager[Any]:
-    """Reduce the gradients of each part of a batch."""
+    """Return a context that changes nothing, so that each part of a batch reduces its gradients."""
     return nullcontext()
 
 
 def full_tensor(parameter: nn.Parameter, tensor: Tensor) -> Tensor:
-    """Return the whole parameter or gradient from this rank's part. A collective call."""
+    """Gather and return the whole tensor of a DTensor. Other tensors are returned unchanged. A collective call."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
@@ -138,9 +140,10 @@ class ParallelModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardBackward:
-    """Forward, loss and backward of a rank's batch, in equal parts with gradient accumulation.
+    """Compute forward, loss and backward of a rank's batch, in equal parts with gradient accumulation.
 
-    `module` has the wrapper of the strategy. `scale` returns the factor of the loss before backward.
+    `module` is the model with the strategy's wrapper. `scale` returns the factor that multiplies the loss before
+    backward.
     """
 
     # With verification `same_split`, each part of the global batch has a separate seed, so that dropout is the same on
@@ -156,7 +159,7 @@ class ForwardBackward:
     steps: Iterator[int] = field(default_factory=count)
 
     def __call__(self, batch: Batch, clock: StepMarker) -> Tensor:
-        """Leave the gradients of the batch's mean loss, and return the loss."""
+        """Return the batch's mean loss, and accumulate its gradients in the parameters."""
         case, step = self.context.case, next(self.steps)
         parts = case.batch_parts // case.data_ranks
         first = step * case.batch_parts + self.data_rank * parts
@@ -218,6 +221,57 @@ def optimizer_for(model: Model, parameters: Iterable[nn.Parameter], case: Case) 
     return own_optimizer(model, case, trained)
 
 
+class LossScale:
+    """Wrap an optimizer for float16: unscale the gradients, and skip steps whose gradients overflow.
+
+    Unlike with torch.amp.GradScaler, all ranks skip a step together. Each step waits for the device.
+    """
+
+    def __init__(self, optimizer: OptimizerLike, device: torch.device) -> None:
+        self._optimizer, self._device = optimizer, device
+        self.scale = FIRST_SCALE
+        self.left_out = 0
+        self._since = 0
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        return self._optimizer.param_groups
+
+    @property
+    def state(self) -> Mapping[Any, Any]:
+        return self._optimizer.state
+
+    @property
+    def optim(self) -> OptimizerLike:
+        """The optimizer with this rank's state, like `ZeroRedundancyOptimizer.optim`."""
+        return getattr(self._optimizer, "optim", self._optimizer)
+
+    def zero_grad(self) -> None:
+        self._optimizer.zero_grad()
+
+    def step(self) -> None:
+        """Step with unscaled gradients. If one is not finite on a rank, skip the step and halve the scale."""
+        gradients = [local_part(p.grad) for group in self.param_groups for p in group["params"] if p.grad is not None]
+        largest = torch.zeros(1, device=self._device)
+        if filled := [each for each in gradients if each.numel()]:
+            largest += torch.stack(torch._foreach_norm(filled, float("inf"))).max()
+        overflowed = (~torch.isfinite(largest)).float()
+        if dist.is_initialized():
+            dist.all_reduce(overflowed, dist.ReduceOp.MAX)
+        if overflowed.item():
+            self.left_out += 1
+            self.scale /= 2
+            self._since = 0
+            return
+        if gradients:
+            torch._foreach_mul_(gradients, 1 / self.scale)
+        self._optimizer.step()
+        self._since += 1
+        if self._since == GROWTH_INTERVAL:
+            self.scale *= 2
+            self._since = 0
+
+
 def clip_gradients(parameters: Iterable[nn.Parameter], norm: Tensor | float | None, most: float) -> None:
     """Scale the gradients so that their `norm` is at most `most`, like `torch.nn.utils.clip_grad_norm_`.
 
@@ -252,7 +306,7 @@ def squares_of(tensor: Tensor) -> Tensor:
 
 
 def norm_of(gradients: Iterable[Tensor]) -> float:
-    """Return the L2 norm of all gradients: plain tensors, and DTensors. With DTensors, this is a collective call.
+    """Return the L2 norm of all gradients, which may be sharded. With DTensors, this is a collective call.
 
     Nothing is gathered. Each rank adds the squares of its parts, and the sum is reduced.
     """

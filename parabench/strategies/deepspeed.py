@@ -17,7 +17,7 @@ from parabench.strategies.base import ParallelModel, StepMarker, StrategyContext
 
 
 def zero(model: Model, context: StrategyContext) -> ParallelModel:
-    """Use the stage in the strategy's name. 1 splits optimizer states, 2 also gradients, 3 also parameters."""
+    """Use ZeRO of the stage in the strategy's name: 1 splits optimizer states, 2 also gradients, 3 also parameters."""
     case, parts = context.case, context.case.grad_accumulation
     engine, *_ = deepspeed.initialize(
         # By default the engine takes device LOCAL_RANK, which does not exist if each rank has one visible device.

@@ -1,4 +1,4 @@
-"""FSDP2: all parameters are sharded. A unit is gathered before use, and its gradient is reduce-scattered."""
+"""FSDP2: all parameters are sharded. Each unit is gathered before use, and its gradient is reduce-scattered."""
 
 # Meshes are made from groups of `new_group`, which use the backend and algorithm of the default group.
 # `init_device_mesh` may use NCCL although the default group is gloo (torch 2.11 and 2.12), and groups without the
@@ -23,22 +23,23 @@ from parabench.strategies.base import ParallelModel, RankInfo, StrategyContext, 
 
 
 def fsdp(model: Model, context: StrategyContext) -> ParallelModel:
-    """Shard over all ranks, and free the gathered parameters of a unit after its forward."""
+    """Shard all parameters over all ranks, and free the gathered parameters of a unit after its forward."""
     return sharded(model, context, flat_mesh(context), context.rank, context.world_size)
 
 
 def zero2(model: Model, context: StrategyContext) -> ParallelModel:
-    """Keep gathered parameters until backward (ZeRO stage 2 with FSDP2). Between steps, parameters are sharded, too.
+    """Shard all parameters like `fsdp`, but keep gathered parameters until backward (ZeRO stage 2).
 
-    This saves one of the two all-gathers of `fsdp`, and needs more memory.
+    This needs one all-gather instead of two, and more memory. Between steps, parameters are sharded, too.
     """
     return sharded(model, context, flat_mesh(context), context.rank, context.world_size, reshard=False)
 
 
 def hsdp(model: Model, context: StrategyContext) -> ParallelModel:
-    """Shard inside each node of `ranks_per_node` consecutive ranks, with replicas across nodes (hybrid sharding).
+    """Shard all parameters inside each node of `ranks_per_node` consecutive ranks, with replicas across nodes.
 
-    Only gradient shards are all-reduced across nodes (Zhao et al., "PyTorch FSDP", 2023, section 3.2.2).
+    Only gradient shards are all-reduced across nodes (hybrid sharding: Zhao et al., "PyTorch FSDP", 2023, section
+    3.2.2).
     """
     mesh = grid_mesh(context, context.case.ranks_per_node, ("replicate", "shard"))
     return sharded(model, context, mesh, context.rank, context.world_size)
@@ -47,7 +48,7 @@ def hsdp(model: Model, context: StrategyContext) -> ParallelModel:
 def sharded(
     model: Model, context: StrategyContext, mesh: DeviceMesh, data_rank: int, data_ranks: int, *, reshard: bool = True
 ) -> ParallelModel:
-    """Shard each unit over `mesh`, and then the rest (embeddings, final norm) as the root unit.
+    """Shard the model with FSDP2 over `mesh`: each unit of blocks, then the rest (embeddings, final norm).
 
     In mixed precision, parameters are cast before they are gathered, and gradients are summed in float32.
     """
@@ -75,7 +76,10 @@ def sharded(
 
 
 def group_blocks(blocks: Sequence[nn.Module], bucket_mib: float | None) -> list[list[nn.Module]]:
-    """Return units of consecutive blocks, each up to `bucket_mib` or one block. With None, each block is a unit."""
+    """Group consecutive blocks into units of at most `bucket_mib` MiB, and return the units.
+
+    A larger block is a unit by itself. With None, each block is a unit.
+    """
     units: list[list[nn.Module]] = []
     filled = 0
     for block in dict.fromkeys(blocks):  # a repeated block is sharded once
@@ -90,7 +94,7 @@ def group_blocks(blocks: Sequence[nn.Module], bucket_mib: float | None) -> list[
 
 
 def _bytes(module: nn.Module) -> int:
-    """Return the bytes of this rank's parts of the parameters."""
+    """Return the bytes of a module's parameters. For sharded parameters, only this rank's shards count."""
     return sum(local_part(parameter).nbytes for parameter in module.parameters())
 
 

@@ -64,7 +64,7 @@ def parameter_server(model: Model, context: StrategyContext) -> ParallelModel:
 
 
 class Link:
-    """The messages of a step between the server and each worker, which the server counts."""
+    """Exchange gradients and parameters with the server, and count the bytes of these messages."""
 
     def __init__(self, flat: FlatParameters, rank: int, world_size: int) -> None:
         self._flat, self._rank = flat, rank
@@ -76,7 +76,7 @@ class Link:
         self._bytes = self._steps = 0
 
     def average_on_server(self) -> None:
-        """Send the gradients of all ranks to the server, and set the mean as the gradient there."""
+        """Send the gradients of all ranks to the server, and set their mean as the gradient there."""
         had = self._flat.take_gradients()
         if self._rank != SERVER:
             finish([work for piece in self._gradient for work in self._start([(dist.isend, piece, SERVER)])])
@@ -92,7 +92,7 @@ class Link:
         self._flat.set_gradients(had)
 
     def _receive(self, number: int) -> list[dist.Work]:
-        """Post the receives of this piece from every worker; none after the last."""
+        """Post the receives of one piece of the gradient from every worker. After the last piece, return no works."""
         if number >= len(self._gradient):
             return []
         size = len(self._gradient[number])
@@ -100,7 +100,7 @@ class Link:
         return self._start([(dist.irecv, landing[:size], worker) for landing, worker in landings])
 
     def parameters_from_server(self) -> None:
-        """Send the server's parameters to all modules."""
+        """Copy the server's parameters to the modules of all ranks. All ranks call this together."""
         flat = self._flat
         if self._rank == SERVER:
             flat.wire_values.copy_(flat.values)
@@ -116,7 +116,7 @@ class Link:
         return dist.batch_isend_irecv([dist.P2POp(*message) for message in messages]) if messages else []
 
     def facts(self) -> dict[str, Any]:
-        """Return the bytes of one step over the server's link, in both directions."""
+        """Return {"bytes_through_server": bytes of one step in both directions} on the server, else nothing."""
         return {"bytes_through_server": self._bytes // self._steps} if self._rank == SERVER and self._steps else {}
 
 
@@ -171,7 +171,7 @@ class FlatParameters:
 
 
 class RemoteStep:
-    """An optimizer whose `step()` receives the parameters. The server also has an optimizer `state`."""
+    """An optimizer whose `step()` receives the parameters. `state` is the optimizer state if this rank holds it."""
 
     def __init__(
         self, parameters: list[nn.Parameter], step: Callable[[], None], state: Mapping[Any, Any] | None = None

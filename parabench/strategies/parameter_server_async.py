@@ -69,17 +69,17 @@ class Peer:
         self._staleness: list[int] = []
 
     def push(self) -> None:
-        """Start sending the gradient. The server has its own."""
+        """Start sending the gradient to the server. The server itself sends nothing."""
 
     def _received(self, version: int) -> None:
-        """Use the received parameters. The last update in this version is from this rank."""
+        """Use the received parameters, whose last update is this rank's gradient, and record its staleness."""
         self._flat.values.copy_(self._flat.wire_values)
         self._staleness.append(version - 1 - self._version)
         self._version = version
         self._step += 1
 
     def numbers(self) -> dict[str, float]:
-        """Return {metric: value} over all steps, including the warm-up."""
+        """Return {metric: value} of this rank over all steps, including the warm-up."""
         count = len(self._staleness)
         late = {"staleness_mean": sum(self._staleness) / count, "staleness_max": max(self._staleness)} if count else {}
         return {"gradient_bytes": self._flat.gradient.nbytes, **late}
@@ -142,12 +142,12 @@ class Server(Peer):
         self._received(self._versions.apply(SERVER, self._step, flat.wire_gradient, flat.wire_values))
 
     def numbers(self) -> dict[str, float]:
-        """Return the numbers with the server's parameters."""
+        """Return {metric: value} of this rank. It also holds the server's parameters."""
         held = self._flat.values.nbytes + self._versions.values.nbytes
         return {**super().numbers(), "parameter_bytes": held}
 
     def finish(self) -> dict[str, Any]:
-        """Wait for the last message of every worker. Return the ledger."""
+        """Wait for the last message of every worker. Return {"applied": [[rank, step, staleness], ...]}."""
         with self._changed:
             self._changed.wait_for(lambda: self._working == 0 or self._error is not None)
         self._check()
@@ -158,7 +158,7 @@ class Server(Peer):
         return {"applied": [list(each) for each in self._versions.applied]}
 
     def _check(self) -> None:
-        """Raise the error that ended a thread. Its worker would not receive a reply."""
+        """Raise the error that ended a thread of the server, because its worker will not receive a reply."""
         if self._error is not None:
             worker, error = self._error
             raise RuntimeError(f"the server lost rank {worker}: {type(error).__name__}: {error}") from error
@@ -208,8 +208,10 @@ class ParameterVersions:
         return len(self.applied)
 
     def apply(self, rank: int, step: int, gradient: Tensor, into: Tensor) -> int:
-        """Apply the gradient of a `rank` and its `step`. Copy the newest parameters `into` a tensor, which may be the
-        gradient, and return their version. Safe for several threads."""
+        """Apply a gradient of `rank` and `step`, copy the newest parameters `into` a tensor, and return their version.
+
+        `into` may be the gradient. Several threads may call this.
+        """
         with self._lock:
             self._now = (rank, step)
             self.values.grad = gradient

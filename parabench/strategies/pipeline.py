@@ -36,16 +36,16 @@ WATCHED = 1
 
 
 def pp(model: Model, context: StrategyContext) -> ParallelModel:
-    """Run micro-batches in the order of the case's schedule."""
+    """Split the model into pipeline stages, and run micro-batches in the order of the case's schedule."""
     case = context.case
     microbatches = case.microbatches or default_microbatches(case.schedule, case.world_size, case.global_batch)
     return pipelined(model, context, schedule=case.schedule, microbatches=microbatches)
 
 
 def layer_split(model: Model, context: StrategyContext) -> ParallelModel:
-    """Run the stages of a pipeline with the whole batch, so that one rank computes at a time.
+    """Split the model into pipeline stages, and pass the whole batch from one to the next.
 
-    Each rank waits (n - 1)/n of the time.
+    One rank computes at a time, so each rank waits (n - 1)/n of the time.
     """
     return pipelined(model, context, schedule="gpipe", microbatches=1, schedule_name="layer_split")
 
@@ -53,7 +53,7 @@ def layer_split(model: Model, context: StrategyContext) -> ParallelModel:
 def pipelined(
     model: Model, context: StrategyContext, *, schedule: str, microbatches: int, schedule_name: str | None = None
 ) -> ParallelModel:
-    """Keep this rank's stages, and let torch's schedule run them. `schedule_name` is for the facts."""
+    """Keep this rank's stages, and let torch's schedule run them. Facts call the schedule `schedule_name`, if given."""
     rank, ranks, device = context.rank, context.world_size, context.device
 
     # Stage i is on rank i mod n. Parameters of several ranks are tied. Each rank frees the layers of other ranks.
@@ -115,7 +115,7 @@ def scheduled(
     context: StrategyContext,
     busy: BusyShare,
 ) -> PipelineScheduleSingle | PipelineScheduleMulti:
-    """Return torch's schedule over this rank's stages. Its computation is counted as busy, and messages are not."""
+    """Return torch's schedule over this rank's stages. `busy` measures its computation, but not its messages."""
     whole_loss = model.loss
     assert whole_loss is not None  # checked before the launch
 
@@ -134,9 +134,10 @@ def scheduled(
 
 
 class BusyShare:
-    """The `share` of computation (`counted` functions) in forward and backward of one step. The rest is the bubble.
+    """Measure the `share` of computation in forward and backward of one step. The rest is the bubble.
 
-    All ranks enter and leave this step together. On CUDA, times are from the device.
+    Functions returned by `counted` are computation. All ranks enter and leave this step together. On CUDA, times are
+    from the device.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -148,7 +149,7 @@ class BusyShare:
         self._spans: list[tuple[Moment, Moment]] = []
 
     def counted(self, call: Callable[P, R]) -> Callable[P, R]:
-        """Return `call`, which is timed in the observed step."""
+        """Return a function that calls `call`, and in the observed step adds its time to the computation."""
 
         def timed(*args: P.args, **kwargs: P.kwargs) -> R:
             if not self._watching:
@@ -228,9 +229,9 @@ def stages_from(model: Model, count: int, context: StrategyContext) -> list[Stag
 def messages_between(
     model: Model, stages: Sequence[Stage], context: StrategyContext, microbatches: int
 ) -> list[tuple[Tensor, Tensor]]:
-    """Return the input and output of each stage for a micro-batch. Forward runs once, and buffers are restored.
+    """Return example (input, output) tensors of each stage for a micro-batch. They define the shapes of messages.
 
-    Without them, ranks would send pickled objects, and anyone with access to a port could run code.
+    Forward runs once, and buffers are restored. Without examples, ranks would send pickled objects, which can run code.
     """
     case = context.case
     inputs: Tensor
@@ -257,9 +258,10 @@ def messages_between(
 def holders(
     parameters: Mapping[str, nn.Parameter], stages: Sequence[nn.Module], ranks: int
 ) -> dict[str, tuple[int, ...]]:
-    """Return the ranks of each parameter. Stage i is on rank i mod `ranks`. Tied parameters are on several ranks.
+    """Return {parameter: the ranks that hold it}. Stage i is on rank i mod `ranks`.
 
-    Raises UsageError if a parameter is not in a stage.
+    A parameter that several stages share (tied) may be on several ranks. Raises UsageError if a parameter is not in a
+    stage.
     """
     found: dict[int, set[int]] = defaultdict(set)
     for i, stage in enumerate(stages):
@@ -274,9 +276,10 @@ def holders(
 def tied_copies(
     parameters: Mapping[str, nn.Parameter], where: Mapping[str, tuple[int, ...]]
 ) -> list[tuple[nn.Parameter, ProcessGroup]]:
-    """Return this rank's weights that other ranks hold too, such as GPT's embedding and head, with these ranks' group.
+    """Return this rank's weights that other ranks also hold, each with the group of these ranks.
 
-    The gradients of copies must be added, as in Megatron-LM's `finalize_model_grads`. A collective call of all ranks.
+    The gradients of such copies must be added, as in Megatron-LM's `finalize_model_grads`. A collective call of all
+    ranks.
     """
     shared = {name: where[name] for name, each in parameters.items() if each.requires_grad and len(where[name]) > 1}
     groups = {ranks: dist.new_group(list(ranks)) for ranks in sorted(set(shared.values()))}
@@ -285,7 +288,7 @@ def tied_copies(
 
 
 def norm_over_ranks(parameters: Iterable[nn.Parameter], device: torch.device) -> float:
-    """Return the L2 norm of the gradients of all ranks, each of which gives different parameters. A collective call."""
+    """Return the L2 norm of all ranks' gradients. The `parameters` differ between ranks. A collective call."""
     squares = torch.zeros((), dtype=torch.float64, device=device)
     for parameter in parameters:
         if parameter.grad is not None:

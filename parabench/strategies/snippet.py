@@ -222,8 +222,10 @@ def _optimizer(case: Case, parameters: str = "model") -> list[str]:
 
 
 def _backward(case: Case, reducing: str = "") -> list[str]:
-    """Return the lines for a rank's batch in parts. `reducing` is a line that lets only the last part's backward
-    reduce; it may open a block."""
+    """Return the lines for forward and backward of a rank's batch in parts; none for one part.
+
+    `reducing` is a line that lets only the last part's backward reduce. It may open a block.
+    """
     parts = case.grad_accumulation
     if parts == 1:
         return []

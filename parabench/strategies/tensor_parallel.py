@@ -91,7 +91,7 @@ class Parts(nn.Module):
         self._whole = (whole,)
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
-        """Compute `whole` with these parts."""
+        """Call `whole` with this rank's parts as its parameters."""
         parameters = {name: self.placed(part, part) for name, part in zip(self.names, self.parts, strict=True)}
         return functional_call(self._whole[0], parameters, inputs, named)
 
@@ -103,6 +103,6 @@ class Parts(nn.Module):
         return DTensor.from_local(tensor, mesh, placements, run_check=False, shape=shape, stride=stride)
 
     def full_tensor(self, part: nn.Parameter, tensor: Tensor) -> Tensor:
-        """Return the whole tensor. A collective call."""
+        """Gather and return the whole parameter or gradient of a part. A collective call."""
         placed = self.placed(part, tensor)
         return placed.full_tensor() if isinstance(placed, DTensor) else placed

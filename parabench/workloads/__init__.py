@@ -1,5 +1,7 @@
-"""The kinds of measurement: training, single collectives, links. This table is free of torch; the code of the ranks is
-in each kind's class (`launch.spec.Workload`)."""
+"""The table of kinds of measurement: training, compute-only runs, single collectives, links.
+
+This table is free of torch. The code of the ranks is in the class of each kind (`launch.spec.Workload`).
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,13 @@ from parabench.registry import Entry
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadEntry(Entry):
-    """A kind of measurement, with the types of its cases, of its protocol, and of the protocol of a launch if they
-    differ.
+    """A kind of measurement, with the types of its cases and protocols.
 
+    - `launch_type` is the type of a launch's protocol; None if it is `protocol_type`.
     - If it is not `planned`, it is measured within sessions of another kind.
     - If ranks are `alone`, they exchange nothing, and only one node's ranks run.
-    - If it is `verified`, each launch is compared with a training run on one device.
-    - `command` measures it, and prints its lines with `prefix`. Tools that read the output of nccl-tests ignore them.
+    - If it is `verified`, each launch is compared with one device.
+    - `command` measures it, and prints its lines with `prefix`.
     """
 
     case_type: type[Any]
@@ -59,7 +61,7 @@ WORKLOADS: dict[str, WorkloadEntry] = {
         case_type=CollectiveCase,
         protocol_type=CollectiveProtocol,
         command="collectives",
-        prefix="# ",
+        prefix="# ",  # tools that read the output of nccl-tests ignore such lines
     ),
     "links": WorkloadEntry(
         target="parabench.workloads.links:LinksWorkload",

@@ -1,4 +1,4 @@
-"""The buffers of a collective at one size and form, the call between them, and what they must hold, exactly."""
+"""The buffers of a collective operation, and their exact contents before and after a call."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torch import Tensor
 
 from parabench.plan.collective_case import ROOT, CollectiveCase
 
-# c10d's reductions by our names.
+# {parabench's name: c10d's reduction}
 _REDOPS = {"sum": dist.ReduceOp.SUM, "avg": dist.ReduceOp.AVG, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 
-# torch 2.11 and older know these two by another name only.
+# These functions have other names in torch 2.11 and older.
 _reduce_scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 _all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
@@ -30,9 +30,9 @@ _KNUTH, _SECOND, _32_BITS = 2654435761, 73244475, (1 << 32) - 1
 
 
 class Truth:
-    """The exact results of a collective, which are the same on every rank.
+    """The exact inputs and results of a collective, which every rank can compute without communication.
 
-    All numbers are whole and so small that no order of sums rounds. NCCL's averages may be off by
+    All numbers are integers, and so small that sums in any order are exact. NCCL's averages may differ by
     `CollectiveCase.relative_error`.
     """
 
@@ -54,18 +54,19 @@ class Truth:
         self._reduced = reduced.get(case.redop, values.sum(0))
 
     def empty(self, count: int) -> Tensor:
+        """Return a buffer of `count` elements of the case's dtype on the device."""
         return torch.empty(count, dtype=self._dtype, device=self._device)
 
     def of(self, rank: int, like: Tensor) -> Tensor:
-        """Return the values of `rank` for the whole buffer `like`."""
+        """Return a buffer like `like` with the input of `rank`."""
         return self._fill(self._values[rank], torch.empty_like(like), 0)
 
     def reduced(self, like: Tensor) -> Tensor:
-        """Return the reduction of the values of all ranks."""
+        """Return a buffer like `like` with the reduction of the inputs of all ranks."""
         return self._fill(self._reduced, torch.empty_like(like), 0)
 
     def gathered(self, like: Tensor) -> Tensor:
-        """Return the buffer whose r-th part is rank r's."""
+        """Return a buffer like `like` with the result of an all-gather: its r-th part is from rank r."""
         whole = torch.empty_like(like)
         part = len(whole) // self._n
         for rank in range(self._n):
@@ -73,6 +74,7 @@ class Truth:
         return whole
 
     def _fill(self, row: Tensor, flat: Tensor, offset: int) -> Tensor:
+        """Fill `flat` with the elements of an input from `offset` on. `row` has the value of each class."""
         table = row.to(self._dtype).to(self._device)
         for begin, end in _chunks(len(flat)):
             index = torch.arange(offset + begin, offset + end, device=self._device)
@@ -83,7 +85,7 @@ class Truth:
 
 
 def count_wrong(out: Tensor, expected: Tensor, relative_error: float) -> int:
-    """Return how many elements of `out` differ from `expected` by more than `relative_error`."""
+    """Return the number of elements of `out` that differ from `expected` by more than `relative_error`."""
     if relative_error == 0:
         return int(torch.count_nonzero(out != expected))
     wrong = 0
@@ -91,40 +93,41 @@ def count_wrong(out: Tensor, expected: Tensor, relative_error: float) -> int:
         # float64 holds the difference of two numbers of any shorter type that are close to each other.
         exact = expected[begin:end].double()
         near = (out[begin:end].double() - exact).abs() <= relative_error * exact
-        wrong += int(torch.count_nonzero(~near))  # NaN is near to nothing
+        wrong += int(torch.count_nonzero(~near))  # a comparison with NaN is false
     return wrong
 
 
 def _chunks(count: int) -> Iterator[tuple[int, int]]:
+    """Yield (begin, end) of chunks of CHUNK elements."""
     for begin in range(0, count, CHUNK):
         yield begin, min(begin + CHUNK, count)
 
 
 @dataclass(frozen=True, slots=True)
 class Buffers:
-    """The buffers of one size and form, and the call between them.
+    """The buffers of one size, in place or not, and the call of the operation.
 
-    In place, `into` is the same memory as `out`, or a part of it. Before a call `into` holds `mine`; after it `out`
-    holds `expected`, within `relative_error`.
+    Before a call, `input` must have the values `mine`. After it, `output` must have the values `expected`, within
+    `relative_error`. In place, `input` is the same memory as `output`, or a part of it.
     """
 
-    into: Tensor
-    out: Tensor
+    input: Tensor
+    output: Tensor
     mine: Tensor
     expected: Tensor
     call: Callable[[], object]
     relative_error: float = 0.0
 
     def wrong(self) -> int:
-        """Call once, and count the wrong elements."""
-        self.out.fill_(-1)
-        self.into.copy_(self.mine)
+        """Make one call, and return the number of wrong elements."""
+        self.output.fill_(-1)
+        self.input.copy_(self.mine)
         self.call()
-        return count_wrong(self.out, self.expected, self.relative_error)
+        return count_wrong(self.output, self.expected, self.relative_error)
 
 
 def buffers(case: CollectiveCase, size: int, in_place: bool, rank: int, device: torch.device) -> Buffers:
-    """Make the buffers of one size and form on this rank."""
+    """Return this rank's buffers for messages of `size` bytes."""
     n = case.world_size
     truth = Truth(case, device)
     whole = truth.empty(case.count(size) * (1 if case.op in ("all_reduce", "broadcast") else n))

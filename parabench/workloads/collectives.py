@@ -1,4 +1,4 @@
-"""The microbenchmark of collectives: each rank checks results against exact values, times every call, and checks again.
+"""The microbenchmark of collectives: each rank checks results, times calls, and checks again.
 
 Cases that share a launch are interleaved (`plan.collective_protocol.stages`). A smaller case uses the first ranks, and
 the others wait.
@@ -32,7 +32,7 @@ from parabench.workloads.timing import MARKS, Bench
 
 
 class CollectivesWorkload(Workload):
-    """Operations at every size; ranks mark for each reading when it started, its seconds, and its number of calls."""
+    """Measure an operation at every size. A row of marks is the start, seconds and number of calls of a reading."""
 
     def marks(self, spec: LaunchSpec) -> MarkLayout:
         table = list(rows(spec.protocol, spec.cases))
@@ -63,7 +63,7 @@ class CollectivesWorkload(Workload):
         return report
 
     def record(self, launch: Launch, spec: LaunchSpec, nodes: Sequence[NodeResult]) -> None:
-        """Add the rows of ranks. In a shared launch, each case gets a launch."""
+        """Add the readings of all ranks to a launch. If cases share it, add a launch for each case."""
         reports, marks = zip(*of_ranks(nodes), strict=True)
         table = list(rows(spec.protocol, spec.cases))
         arms: Iterable[tuple[int, Launch]] = [(0, launch)]
@@ -97,7 +97,7 @@ class CollectivesWorkload(Workload):
 def _samples(
     case: CollectiveCase, readings: Iterable[tuple[Slot, Marks]], rank: int, report: CaseReport, ran: str
 ) -> Iterator[CollectiveSample]:
-    """Yield the rows of one rank until its first missing reading; `ran` is the algorithm that really ran."""
+    """Yield a row for each reading of one rank, until the first missing one. `ran` is the algorithm that ran."""
     wrong = {(size, in_place): count for size, in_place, count in report.wrong}
     for seq, (slot, (start, duration, calls)) in enumerate(readings):
         if math.isnan(duration):
@@ -124,8 +124,10 @@ def _form(in_place: bool) -> str:
 
 
 class RankPart:
-    """A rank's part in a launch. It fills the rows of `marks` in order, as `rows` has them, and each case has its group
-    in `groups`."""
+    """The measurements of one rank in a launch.
+
+    It fills the rows of `marks` in the order of `plan.collective_protocol.rows`. `groups` has the group of each case.
+    """
 
     def __init__(
         self, spec: LaunchSpec, rank: int, device: torch.device, groups: join.WorldGroups, marks: Marks
@@ -136,7 +138,7 @@ class RankPart:
         self._at = 0
 
     def report(self) -> RankReport:
-        """Measure every stage, and report the checks of each case and the algorithm that ran."""
+        """Measure every stage. Return the results of the checks, and the algorithm that ran, for each case."""
         self._next_rows(1)[:] = 0
         wrong: list[list[tuple[int, bool, int]]] = [[] for _ in self._cases]
         for stage in stages(self._spec.protocol, self._cases):
@@ -150,12 +152,12 @@ class RankPart:
         return report
 
     def _next_rows(self, count: int) -> Marks:
+        """Return the next `count` rows of marks."""
         self._at += count
         return self._marks[self._at - count : self._at]
 
     def _begin_turn(self, place: int) -> bool:
-        """Wait until all ranks and their devices are done with the previous turn, and use the group of the case at
-        `place` by default. Return whether this rank takes part."""
+        """Wait for all ranks, and use the group of the case with index `place`. Return whether this rank takes part."""
         case: Any = self._cases[place]
         accelerator.synchronize(self._device)
         self._groups.barrier()
@@ -165,7 +167,7 @@ class RankPart:
         return True
 
     def _run(self, stage: Stage) -> dict[int, int]:
-        """Check, time in turns, and check again. Return {place: the number of wrong elements}."""
+        """Check a stage, time it in turns, and check it again. Return {index of a case: number of wrong elements}."""
         # Averages of NCCL's are checked with other values, so they have separate buffers.
         shared: dict[tuple[int, float], Buffers] = {}
         here: dict[int, Buffers] = {}
@@ -177,7 +179,7 @@ class RankPart:
                 takes_part = self._begin_turn(place)
                 first = self._next_rows(stage.warmup)
                 if not takes_part:
-                    # This rank has come further than those it waits for.
+                    # Mark them, so that this rank does not count as the slowest one.
                     first[:] = 0
                     continue
                 values = case.largest_value(), case.relative_error()
@@ -204,8 +206,10 @@ class RankPart:
 
 
 def _ran(case: CollectiveCase) -> dict[str, Any]:
-    """Return how the case ran, from the counts of its group, the default one: `collectives`, and the `algorithm` that
-    really ran. A user's own algorithm has the case's spelling of its name."""
+    """Return {"algorithm", "collectives"}: the algorithm that ran, and the calls that the default group counted.
+
+    A custom algorithm keeps the spelling of its name in the case.
+    """
     calls = join.calls(join.default_group())
     own = {case.op: calls[case.op]} if case.op in calls else {}
     ran: str = own.get(case.op, {}).get("algorithm", case.algorithm)

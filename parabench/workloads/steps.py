@@ -1,4 +1,4 @@
-"""The record of a launch that trains: rows from the marks and the reports of its ranks."""
+"""Turn the marks and reports of ranks that train into rows of the results database."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from parabench.plan.schedule import BUILD, WARM_UP, TrainingSchedule, Turn
 from parabench.probes import CaseReport
 from parabench.probes.replicas import replicas_apart
 from parabench.probes.step_clock import MARKS
-from parabench.store.record import WAIT, CollectiveSample, Launch, Phase, Sample, Span
+from parabench.store.record import WAIT, Launch, Phase, Sample, Span
 
 Ranks = Sequence[tuple[RankReport, Marks]]
 
 
 def step_marks(width: int, steps: int | None) -> MarkLayout:
-    """Return the layout of `steps` steps with `width` times each."""
+    """Return the layout of marks with `width` timestamps for each of `steps` steps."""
 
     def position(moments: int) -> str:
         step, part = divmod(moments, width)
@@ -31,7 +31,10 @@ def step_marks(width: int, steps: int | None) -> MarkLayout:
 
 
 def turn_marks(spec: LaunchSpec) -> MarkLayout:
-    """Return the layout of the marks of a launch: each step of the case whose turn it is."""
+    """Return the layout of the marks of a launch that trains, with five timestamps for each step.
+
+    If cases are interleaved, the steps of all cases follow in the order of their turns (`plan.schedule.Turn`).
+    """
     schedule: TrainingSchedule = spec.protocol
     if not schedule.takes_turns:
         return step_marks(MARKS, None if schedule.by_time else schedule.all_steps)
@@ -55,12 +58,12 @@ def turn_marks(spec: LaunchSpec) -> MarkLayout:
 
 
 def owners_of(all_turns: Sequence[Turn]) -> list[int]:
-    """Return the place of the case that each row of marks belongs to."""
+    """Return the index of the case of each row of marks."""
     return [turn.arm for turn in all_turns for _ in range(turn.steps)]
 
 
 def steps_of(all_turns: Sequence[Turn], place: int) -> tuple[npt.NDArray[np.int64], list[Phase]]:
-    """Return the rows of marks that are steps of the case at `place`, and the phase of each."""
+    """Return the rows of marks that are steps of a case, and the phase of each. `place` is the index of the case."""
     steps = [(turn, phase) for turn in all_turns for phase in turn.phases]
     rows = [at for at, (turn, _) in enumerate(steps) if turn.arm == place and turn.round != BUILD]
     return np.array(rows, dtype=np.int64), [steps[at][1] for at in rows]
@@ -96,7 +99,7 @@ def record(launch: Launch, spec: LaunchSpec, nodes: Sequence[NodeResult]) -> Non
 
 
 def record_case(launch: Launch, place: int, ranks: Ranks, phases: Sequence[Phase]) -> None:
-    """Add to a launch the observations of the case at `place`. `phases` has the phase of each step."""
+    """Add the observations of the case with index `place` to a launch. `phases` has the phase of each step."""
     cases = [report.of(place) for report, _ in ranks]
     launch.facts |= next((case.facts for case in cases if case.facts), {})
     launch.facts |= replicas_apart([case.checksums for case in cases])
@@ -105,7 +108,7 @@ def record_case(launch: Launch, place: int, ranks: Ranks, phases: Sequence[Phase
             launch.facts.setdefault(name, []).append({"rank": report.rank, **value})
         launch.samples += samples(marks, report.rank, case, phases)
         launch.spans += spans(marks, report.rank, case, phases)
-        launch.collectives += collectives(report.rank, case, phases)
+        launch.collectives += [call._replace(phase=phases[call.step]) for call in case.calls]
 
 
 def agreed(nodes: Sequence[NodeResult]) -> tuple[int, int]:
@@ -118,14 +121,14 @@ def agreed(nodes: Sequence[NodeResult]) -> tuple[int, int]:
 
 
 def steps_with_marks(marks: Marks, case: CaseReport) -> Iterator[tuple[int, Marks]]:
-    """Yield (step, its marks) for each row."""
+    """Yield (step, its marks) for each row of marks."""
     return zip(range(len(marks)) if case.marked is None else case.marked, marks, strict=True)
 
 
 def samples(marks: Marks, rank: int, case: CaseReport, phases: Sequence[Phase]) -> Iterator[Sample]:
-    """Yield the samples of a rank: the parts of every finished step, its losses, and its memory.
+    """Yield the samples of a rank: the times of each finished step, the losses, and the memory.
 
-    Waits between the batches of one step count as waits for data.
+    Waits for further batches of a step count as waits for data.
     """
     for step, row in steps_with_marks(marks, case):
         if math.isnan(row[-1]):
@@ -147,7 +150,7 @@ def samples(marks: Marks, rank: int, case: CaseReport, phases: Sequence[Phase]) 
 
 
 def spans(marks: Marks, rank: int, case: CaseReport, phases: Sequence[Phase]) -> Iterator[Span]:
-    """Yield the parts of a rank's instrumented steps, and the waits of its training for communication."""
+    """Yield the parts of a rank's instrumented steps, and its waits for communication."""
     for step, row in steps_with_marks(marks, case):
         if phases[step] is Phase.INSTRUMENT and not math.isnan(row[-1]):
             for part, begin, end in parts_of(row):
@@ -156,20 +159,10 @@ def spans(marks: Marks, rank: int, case: CaseReport, phases: Sequence[Phase]) ->
         yield Span(rank, step, WAIT, start_s, end_s)
 
 
-def collectives(rank: int, case: CaseReport, phases: Sequence[Phase]) -> Iterator[CollectiveSample]:
-    """Yield a rank's calls of collectives in the instrumented steps."""
-    for call in case.calls:
-        yield CollectiveSample(
-            rank, call.step, call.seq, call.op, call.algorithm, len(call.ranks), call.bytes, call.start_s,
-            call.duration_s, phases[call.step], None, None, ranks_word(call.ranks), call.dtype, call.made_s,
-            call.bucket, call.ready_s,
-        )  # fmt: skip
-
-
 def phase_windows(ranks: Ranks, phases: Sequence[Phase]) -> dict[str, tuple[float, float]]:
-    """Return {phase: (begin, end)} of a launch of one case, from the first to the last step of any rank.
+    """Return {phase: (begin, end)}, from the first start of a step to the last end, over all ranks.
 
-    Times are on the clock that all processes of a host share. Phases without a finished step are missing.
+    Times are on the clock of the host. Phases without a finished step are missing.
     """
     windows: dict[str, tuple[float, float]] = {}
     for report, marks in ranks:
@@ -179,13 +172,6 @@ def phase_windows(ranks: Ranks, phases: Sequence[Phase]) -> dict[str, tuple[floa
                 begin, end = windows.get(phase, (math.inf, -math.inf))
                 windows[phase.value] = min(begin, float(row[0])), max(end, float(row[-1]))
     return windows
-
-
-def ranks_word(ranks: Sequence[int]) -> str:
-    """Return the ranks of a group as a word: `0-3` if they are consecutive, else `0,2`."""
-    if len(ranks) > 1 and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
-        return f"{ranks[0]}-{ranks[-1]}"
-    return ",".join(map(str, ranks))
 
 
 def parts_of(row: Marks) -> Iterator[tuple[str, float, float]]:

@@ -1,4 +1,4 @@
-"""How a rank times calls: isolated, or back to back between two readings of the clock."""
+"""Time the calls of a collective on one rank: isolated, or back to back between two readings of the clock."""
 
 from __future__ import annotations
 
@@ -26,23 +26,25 @@ from parabench.plan.collective_protocol import (
 Rows = npt.NDArray[np.float64]
 Call = Callable[[], object]
 
-# A row of marks: when it began on the host's clock, how many seconds it took, and of how many calls.
+# A row of marks: the start of a batch on the host's clock, its seconds, and its number of calls.
 MARKS = 3
 
 
 class Bench:
-    """Times calls by `protocol` on this rank's `device`, in step with the other ranks of the default group."""
+    """Time calls by `protocol` on this rank's `device`, together with the other ranks of the default group."""
 
     def __init__(self, protocol: CollectiveProtocol, backend: str, device: torch.device, rank: int) -> None:
         self._protocol, self._backend, self._device, self._rank = protocol, backend, device, rank
         self._now = clock_of(device)
-        # The numbers of ranks that have warmed up: not all ranks of a larger group have.
+        # The sizes of groups whose devices have warmed up. A larger group has ranks that have not.
         self._ran_in: set[int] = set()
 
     @contextmanager
     def warmed_up(self, call: Call, rows: Rows, *, in_turns: bool = False) -> Iterator[Callable[[Rows], None]]:
-        """Fill `rows` with warm-up by the protocol's mode. Yields a function that fills the rows of a turn. If other
-        cases come `in_turns`, each turn starts with calls that settle and do not count."""
+        """Warm up, and fill `rows` with its times. Yield a function that makes the calls of a turn and fills its rows.
+
+        If cases are interleaved (`in_turns`), each turn starts with calls that do not count.
+        """
         if self._protocol.mode == LATENCY:
             self._isolated(call, rows)
 
@@ -61,8 +63,8 @@ class Bench:
         with self._captured(call) as (start, each):
 
             def turn(timed: Rows) -> None:
-                """Make a batch that is not counted, after which the host is ahead of the device and ranks are in step;
-                then, without a pause, the timed ones. In the first turn, that batch is the first of the rows."""
+                # The first batch does not count. After it, the host is ahead of the device, and ranks are in step. The
+                # timed batches follow without a pause. In the first turn, the first batch has a row in `timed`.
                 nonlocal run_in
                 before = self._protocol.settling_calls(call_s) if run_in is None else run_in
                 batches = [np.empty(MARKS), *timed] if run_in is None else list(timed)
@@ -74,13 +76,13 @@ class Bench:
             yield turn
 
     def _isolated(self, call: Call, rows: Rows) -> None:
-        """Make a call for each row, each after a barrier."""
+        """Make one call for each row, each after a barrier."""
         for row in rows:
             self._together()
             self._batches(call, [row], 1)
 
     def _one_by_one(self, call: Call, row: Rows) -> float:
-        """Make calls and wait for each. Return the seconds of one call, the same on all ranks."""
+        """Make calls, and wait for each. Return the seconds of one call, which is the same number on all ranks."""
         self._together()
         alone = np.empty((self._protocol.warmup, MARKS))
         self._batches(call, list(alone), *[1] * len(alone))
@@ -88,8 +90,7 @@ class Bench:
         return self._agreed(float(np.median(alone[:, 1])))  # the first may be slow, and others disturbed
 
     def _run_in(self, call_s: float) -> int:
-        """Return how many calls run on into the first turn, the same on all ranks; on a device, enough to raise its
-        clocks."""
+        """Return the number of calls directly before the first turn. On a device, they raise its clocks."""
         if self._device.type != accelerator.TYPE:
             return self._protocol.warmup
         ranks = dist.get_world_size()
@@ -98,7 +99,7 @@ class Bench:
         return max(self._protocol.warmup, calls_in(seconds, call_s))
 
     def _batches(self, call: Call, rows: Sequence[Rows], *counts: int, of: int = 1) -> None:
-        """Make `counts` calls, one number for each row, and read the clock in between. Each call counts as `of`."""
+        """Make `counts` calls for each row, and read the clock before and after. A call counts as `of` calls."""
         # On a device, calls only start kernels, and readings are known after these ran. Adjacent events are compared,
         # so that no precision is lost.
         behind, seconds = self._device.type == accelerator.TYPE, 0.0
@@ -122,13 +123,12 @@ class Bench:
                 note(at)
 
     def _together(self) -> None:
-        """Wait for all ranks, each with nothing under way."""
+        """Wait for all ranks and their devices."""
         join.barrier(self._backend, self._device)
         accelerator.synchronize(self._device)
 
     def _agreed(self, seconds: float) -> float:
-        """Return rank 0's number on all ranks. The backend itself scatters it: a measured algorithm may be wrong, and
-        must not carry what the measurement needs."""
+        """Return rank 0's number on all ranks. The backend scatters it, because a measured algorithm may be wrong."""
         device = self._device if self._backend == accelerator.BACKEND else torch.device("cpu")
         mine = torch.tensor([seconds], dtype=torch.float64, device=device)
         dist.scatter(mine, [mine] * dist.get_world_size() if self._rank == 0 else None, src=0)
@@ -136,10 +136,10 @@ class Bench:
 
     @contextmanager
     def _captured(self, call: Call) -> Iterator[tuple[Call, int]]:
-        """Yield a function that starts calls, and their number: `call` itself, or a CUDA graph of several.
+        """Yield a function that starts calls, and their number: `call` itself, or a CUDA graph of several calls.
 
-        The capture restricts only this thread, because NCCL's watchdog queries events meanwhile. A graph must be gone
-        before its communicator is.
+        The capture restricts only this thread, because NCCL's watchdog queries events meanwhile. The graph must be
+        released before its communicator.
         """
         if not self._protocol.graph:
             yield call, 1

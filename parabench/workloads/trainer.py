@@ -1,4 +1,4 @@
-"""The training run of a case: how it is built, and its step loop."""
+"""Build the training run of a case in one rank, and take its steps."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ from parabench.strategies import STRATEGIES, base
 from parabench.strategies.base import (
     Compute,
     ForwardBackward,
+    LossScale,
     OptimizerLike,
     ParallelModel,
     RankInfo,
@@ -46,12 +47,13 @@ from parabench.strategies.base import (
     norm_of,
     optimizer_for,
 )
-from parabench.strategies.loss_scale import LossScale
 
 
 class Losses:
-    """One scalar for each step, kept on its device without waiting for it. They are in blocks, because a separate
-    tensor takes 512 bytes of a CUDA device."""
+    """The loss of each step, on its device, so that a step does not wait for it.
+
+    They are in blocks, because a separate tensor takes 512 bytes of a CUDA device.
+    """
 
     BLOCK = 1024
 
@@ -60,6 +62,7 @@ class Losses:
         self._count = 0
 
     def append(self, loss: Tensor) -> None:
+        """Add the loss of a step, without waiting for it."""
         at = self._count % self.BLOCK
         if at == 0:
             self._blocks.append(torch.empty(self.BLOCK, dtype=loss.dtype, device=loss.device))
@@ -67,7 +70,7 @@ class Losses:
         self._count += 1
 
     def read(self) -> list[float]:
-        """Return all of them. Waits for the device."""
+        """Return the losses of all steps. This waits for the device."""
         values = [value for block in self._blocks for value in block.double().tolist()]
         return values[: self._count]
 
@@ -101,21 +104,24 @@ class Training:
     taken: int = 0
 
     def take(self, clock: StepMarker, steps: int) -> None:
-        """Take further steps, and count what torch.compile does in them. Each is timed by five marks and carries
-        nothing else."""
+        """Take further steps, and count the graphs and eager frames of torch.compile in them.
+
+        The clock marks each step five times. Nothing else is recorded in a step, except in the first one.
+        """
         with self.compiled or nullcontext():
             for step in range(self.taken, self.taken + steps):
                 self._step(clock, first=step == 0)
         self.taken += steps
 
     def _step(self, clock: StepMarker, *, first: bool) -> None:
+        """Take one step. The first one, a warm-up step, also records the gradient's norm and calls the probes."""
         clock.mark()
         batch = next(self.batches)
         clock.mark()
-        loss = self.compute(batch, clock)  # marks where forward ends and backward begins
+        loss = self.compute(batch, clock)  # marks the end of forward
         clock.mark()
-        if first:  # a warm-up step: it may carry more
-            # AdamW hides a gradient that is wrong by a factor, so losses alone would not show it; its norm does.
+        if first:
+            # AdamW hides a gradient that is wrong by a factor, so losses alone would not show it, but its norm does.
             self.grad_norm = self.gradient_norm()
             if ignores_labels(batch):
                 self.suspects.append(IGNORED_LABELS)
@@ -138,7 +144,7 @@ class Training:
             self.losses.append(loss)
 
     def report(self) -> CaseReport:
-        """Report the finished training run, without the observations of its probes. A collective call.
+        """Return the results of the finished training run, without the observations of its probes. A collective call.
 
         Raises:
             UsageError: If a strategy returns a number with an unknown name, or a value of another type.
@@ -163,12 +169,12 @@ class Training:
 
 
 def prepare(case: Case, rank_info: RankInfo) -> tuple[Model, Loading]:
-    """Build the case's model from its seed, which all ranks share, and start the workers that load its data.
+    """Build the case's model from its seed, which is equal on all ranks, and start the workers that load its data.
 
-    This is the part of a training run that needs no other rank.
+    This part of a training run does not need other ranks.
     """
-    # The model is built on the CPU and then moved. CUDA's random numbers depend on the number of multiprocessors
-    # (pytorch#196613), and FSDP2 does not broadcast parameters, so ranks on unlike GPUs would start from unlike models.
+    # Build the model on the CPU and then move it. CUDA's random numbers depend on the number of multiprocessors
+    # (pytorch#196613), and FSDP2 does not broadcast parameters, so different GPUs would start with different models.
     model = build_model(case, seed=case.seed)
     set_arithmetic(model, case)
     move_model(model, rank_info.device)
@@ -176,15 +182,15 @@ def prepare(case: Case, rank_info: RankInfo) -> tuple[Model, Loading]:
 
 
 def build(case: Case, rank_info: RankInfo, parts: tuple[Model, Loading] | None = None) -> Training:
-    """Make the case's model parallel, with its optimizer and data.
+    """Return the training run of a case: the parallel model, its optimizer and its data.
 
-    `parts` is what `prepare` returned for the case before the group was joined.
+    `parts` is the result of `prepare` for this case. By default, `prepare` is called here.
     """
     model, loading = parts or prepare(case, rank_info)
     suspects = suspects_of(model.module)
     if case.strategy == "single" and loading.is_random():
         suspects.append(RANDOM_DATA)
-    # What `verify` needs: the precision of the weights as they are, and what may make a correct run differ.
+    # Facts for `verify`: the dtypes of the weights, and possible reasons why a correct run differs.
     weights = sorted({str(each.dtype).removeprefix("torch.") for each in model.module.parameters()})
     known = {
         "model": sizes(model) | attention_of(case) | no_formula(model),
@@ -197,7 +203,7 @@ def build(case: Case, rank_info: RankInfo, parts: tuple[Model, Loading] | None =
     parallel = replace(parallel, parameters=parameters)
     optimizer = parallel.optimizer or optimizer_for(model, parameters.values(), case)
     scheduler = None
-    # Ranks whose optimizer is on another rank have nothing to schedule.
+    # If the optimizer is on another rank, this rank has no scheduler.
     if model.scheduler is not None and isinstance(optimizer, torch.optim.Optimizer):
         scheduler = own_scheduler(model, case, optimizer)
     scale = None
@@ -212,7 +218,7 @@ def build(case: Case, rank_info: RankInfo, parts: tuple[Model, Loading] | None =
     gather = None if parallel.full_tensor is base.full_tensor else parallel.full_tensor
 
     def norm() -> float:
-        """Return the L2 norm of all gradients; the strategy gathers those that only it can read."""
+        """Return the L2 norm of all gradients. If only the strategy can read them, it gathers them."""
         found = ((each, each.grad) for each in parameters.values() if each.grad is not None)
         return norm_of(gather(each, gradient) if gather else gradient for each, gradient in found)
 
@@ -240,7 +246,7 @@ def build(case: Case, rank_info: RankInfo, parts: tuple[Model, Loading] | None =
             parallel.data_rank,
             parallel.data_ranks,
             rank_info.device,
-            # Only tensor parallel over all ranks takes them so; every rank then sees the whole batch.
+            # Only tensor parallel over all ranks splits batches by columns. Every rank has all rows.
             columns=(rank_info.rank, rank_info.world_size) if case.split == "dimension" else (0, 1),
         ),
         compiled=CompileCounts() if case.compile else None,
@@ -248,13 +254,13 @@ def build(case: Case, rank_info: RankInfo, parts: tuple[Model, Loading] | None =
         clip=None if most is None else lambda: clip_gradients(parameters.values(), gradient_norm(), most),
         scheduler=scheduler,
         suspects=suspects,
-        # One device sees what all ranks would.
+        # One device computes the whole batch, so its buffers are sufficient.
         buffers=buffers_of(parallel.module) if case.strategy == "single" else {},
     )
 
 
 def no_formula(model: Model) -> dict[str, str]:
-    """Return {"no_formula": why `strategies.memory` has no formula for this model}; empty if it has one."""
+    """Return {"no_formula": reason} if no `strategies.Formula` holds for this model, else {}."""
     if model.optimizer is not None:
         return {"no_formula": "the model has its own optimizer"}
     if not all(each.requires_grad for each in model.module.parameters()):

@@ -1,4 +1,4 @@
-"""A launch that trains: the part of each rank.
+"""The workload of launches that train, and the part of a launch that runs in each rank.
 
 All cases of a launch are built in the same ranks, and take the turns of its schedule (`plan.schedule`). A smaller case
 uses the first ranks. If the launch has one case and no rounds, it has instruments.
@@ -33,8 +33,8 @@ from parabench.models.base import Model
 from parabench.plan.case import Case
 from parabench.plan.schedule import BUILD, LEAST_MEASURED, MOST_STEPS, WARM_UP, TrainingSchedule
 from parabench.probes import CaseReport, Probe, ProbedRank, nccl, probe_classes, switched_on
-from parabench.probes.flops import count_flops
 from parabench.probes.memory import forget_building
+from parabench.probes.profiler import count_flops
 from parabench.probes.step_clock import MARKS, StepClock, write_counts
 from parabench.store.record import Launch
 from parabench.strategies import entry_of
@@ -44,7 +44,7 @@ from parabench.workloads.trainer import Training, build, prepare
 
 
 class TrainingWorkload(Workload):
-    """Steps of training runs; ranks mark each step with five times."""
+    """Take steps of training runs. Each rank marks a step with five timestamps."""
 
     def ranks(self, spec: LaunchSpec) -> int:
         return 1 if entry_of(spec.cases[0].strategy).one_process else spec.world_size
@@ -76,13 +76,13 @@ class TrainingWorkload(Workload):
 
 
 def _join(spec: LaunchSpec, env: RankEnv, rank: int) -> dict[str, float] | None:
-    """Join the group of the launch. In a shared launch, each case later makes a group of these ranks."""
+    """Join the group of the launch. If cases share the launch, each case later makes a group of its ranks."""
     largest: Case = spec.largest
     if spec.protocol.takes_turns:
         return join_group(largest.replace(algorithm="native"), env, rank)
     if spec.alone:
-        # A rank of 64 computes its shard and its part of the batch, and holds the same memory as among all 64. As many
-        # ranks run as a node has, because ranks that share cores or memory slow each other down.
+        # A rank has the same shard, part of the batch and memory as in the whole group. All ranks of one node run,
+        # because ranks that share cores or memory slow each other down.
         alone.join(rank, largest.world_size, env.timeout_s)
         return None
     entry = entry_of(largest.strategy)
@@ -90,10 +90,9 @@ def _join(spec: LaunchSpec, env: RankEnv, rank: int) -> dict[str, float] | None:
 
 
 class Peers:
-    """The other ranks of a launch. If cases share it, they wait for each other between turns.
+    """The other ranks of a launch. If cases share the launch, ranks wait for each other between turns.
 
-    In a paired launch, the turns of the other variant come in between. `first` has for each turn if it was the first of
-    the two.
+    In a paired launch, turns of the other variant come in between. `first` has True for each turn that came first.
     """
 
     def __init__(self, spec: LaunchSpec, env: RankEnv, info: RankInfo) -> None:
@@ -103,14 +102,16 @@ class Peers:
         self.first = self._partner.first if self._partner else []
 
     def use(self, place: int) -> None:
-        """Make the group of the case at `place` the default one."""
+        """Make the group of a case the default group. `place` is the index of the case."""
         case = self._spec.cases[place]
         if self._groups:
             self._groups.use(place, ranks=case.world_size, algorithm=case.algorithm, ranks_per_node=case.ranks_per_node)
 
     def wait(self) -> None:
-        """Wait until all ranks and their devices are done with the turn before. Ranks without a part in it wait
-        asleep."""
+        """Wait until all ranks and their devices have finished the previous turn, and in a pair for the next turn.
+
+        Ranks without a part in the turn sleep meanwhile.
+        """
         self._all_done()
         if self._groups and self._spec.pair:
             if self._partner:
@@ -127,6 +128,7 @@ class Peers:
             self._groups.close()
 
     def _all_done(self) -> None:
+        """If cases share the launch, wait for all ranks and their devices."""
         if self._groups:
             accelerator.synchronize(self._device)
             self._groups.barrier()
@@ -135,11 +137,11 @@ class Peers:
 def train(
     spec: LaunchSpec, env: RankEnv, info: RankInfo, parts: dict[int, tuple[Model, Loading]] | None = None
 ) -> RankReport:
-    """Take the turns of a launch, and return the observations of this rank.
+    """Take all turns of a launch, and return the observations of this rank.
 
     Args:
-        parts: what `prepare` returned for each case that this rank takes part in, by place. By default, it is called
-            here. They are removed, because strategies free parts of a model.
+        parts: {index of a case: result of `prepare`} for the cases of this rank. By default, `prepare` is called here.
+            Entries are removed, because strategies free parts of a model.
     """
     schedule: TrainingSchedule = spec.protocol
     peers = Peers(spec, env, info)
@@ -152,11 +154,12 @@ def train(
     probes: Sequence[Probe] = ()
 
     def take(place: int, steps: int) -> None:
+        """Take steps of a case. A rank without a part in it only marks them."""
         if place in trainings:
             peers.use(place)
             trainings[place].take(clock, steps)
         else:
-            # This rank has come further than those it waits for.
+            # Mark them, so that this rank does not count as the slowest one.
             for _ in range(steps * MARKS):
                 clock.mark()
 
@@ -165,6 +168,7 @@ def train(
         take(0, steps)
 
     def take_round(number: int) -> None:
+        """Take all turns of a round."""
         if schedule.takes_turns:  # garbage is collected between rounds, and not during turns
             gc.collect()
             gc.disable()
@@ -231,7 +235,7 @@ def train(
 
 
 def _probes(spec: LaunchSpec, env: RankEnv, info: RankInfo, training: Training, clock: StepClock) -> list[Probe]:
-    """Return the instruments of the only case of a launch."""
+    """Return the instruments of a launch with one case."""
     stem = f"{spec.case.id}-{re.sub('[^0-9TZ]', '', env.started_utc)}"
     probed = ProbedRank(
         case=spec.case,
@@ -256,7 +260,7 @@ def _add_instruments(report: CaseReport, training: Training, probes: Sequence[Pr
         probe.report(report)
     report.numbers |= {**numbers, **clock.moments.numbers()}
     report.readings += clock.lags()
-    if training.case == training.case.reference():  # its operations count for all strategies that train the same
+    if training.case == training.case.reference():  # the count is the same for all strategies
         report.facts["flops"] = count_flops(training.compute, training.batches)
 
 
@@ -319,10 +323,10 @@ def warm_up(
 
 
 def agreement(store: Any, rank: int, world_size: int) -> Callable[[float], float]:
-    """Return a function that returns the largest value of the ranks of a group. Every rank must call it.
+    """Return a function that returns the largest value of all ranks. Every rank must call it.
 
-    It uses the `store` where the ranks met. It calls no collective, which would be counted, and could make a
-    communicator before training does.
+    It uses the rendezvous `store`, because a collective would be counted, and could create a communicator before the
+    training does.
     """
     rounds = itertools.count()
 

@@ -1,7 +1,7 @@
 """Verification: every launch must compute the training that its strategy promises.
 
-Nearly all promise what one device computes; `strategies.Rule` says what the others do. docs/explanation/verification.md
-has the measurements behind the numbers here.
+Nearly all strategies promise the training of one device. `strategies.Rule` has the exceptions.
+docs/explanation/verification.md has the measurements behind the numbers here.
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ from parabench.strategies import Rule, entry_of
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """The largest relative difference that rounding alone explains: for the first EARLY losses, for later losses, and
-    for the first gradient's norm."""
+    """The largest relative differences that rounding can explain.
+
+    `loss` is for the first EARLY losses, `later_loss` for the others, and `grad_norm` for the norm of the first
+    gradient.
+    """
 
     loss: float
     later_loss: float
@@ -43,7 +46,7 @@ _MEASURED = {
 
 
 def _derived(precision: str) -> Tolerance:
-    """Return the tolerance of bf16-mixed in proportion to the unit roundoff, as rounding differences are."""
+    """Return the tolerance of bf16-mixed, scaled in proportion to the unit roundoff of `precision`."""
     known = _MEASURED["bf16-mixed"]
     share = PRECISIONS[precision].roundoff / PRECISIONS["bf16-mixed"].roundoff
     return Tolerance(known.loss * share, known.later_loss * share, known.grad_norm * share)
@@ -51,16 +54,16 @@ def _derived(precision: str) -> Tolerance:
 
 TOLERANCES = {precision: _MEASURED.get(precision) or _derived(precision) for precision in PRECISIONS}
 
-# Norms are off by a whole factor if they are as close to it as this.
+# A ratio of norms within this relative distance of an integer counts as that integer.
 SAME_FACTOR = 1e-3
 
-# The precision whose tolerance weights of this dtype have.
+# {dtype of the weights: the precision whose tolerance is used}
 _OF_WEIGHTS = {"bfloat16": "bf16-true", "float16": "fp16-mixed"}
 
-# With fewer steps a loss cannot be judged: batches differ by more than it falls.
+# With fewer steps, the fall of a loss is not checked, because batches differ by more than it.
 LEAST_STEPS_TO_FALL = 16
 
-# Codes of warnings about results that are right, and easy to misread.
+# Codes of warnings about results that are correct, but easy to misread.
 LOSS_COST = "loss_cost"
 NO_EXCHANGE = "no_exchange"
 WEAKER = "weaker_verification"
@@ -83,8 +86,10 @@ Values = Mapping[int, float | None]
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The results of one device: {step: value} of the loss and of the first gradient's norm, and the keys of
-    `models.SUSPECTS` that it found in the whole batch."""
+    """The results of one device: {step: value} of the loss and of the first gradient's norm.
+
+    `suspects` are the keys of `models.SUSPECTS` that it found in the whole batch.
+    """
 
     loss: Values
     grad_norm: Values
@@ -97,7 +102,7 @@ def reference_of(launch: Launch) -> Reference:
 
 
 def verify(launch: Launch, reference: Reference | None) -> None:
-    """Make an ok launch `wrong`, with a message, if it breaks its strategy's rule.
+    """Set the status of an ok launch to `wrong`, with a message, if it breaks its strategy's rule.
 
     Add a warning if its results differ from one device by design, or were verified at a weaker level. Without a
     reference, only the rules that need none are checked.
@@ -136,8 +141,10 @@ def verify(launch: Launch, reference: Reference | None) -> None:
 
 
 def _same_training(launch: Launch, reference: Reference | None) -> str | None:
-    """Require that the first gradient's norm and every loss are one device's, and that data-parallel replicas stay
-    equal. With verification `first_loss`, only the first loss is compared."""
+    """Require the losses and the first gradient's norm of one device, and equal data-parallel replicas.
+
+    With verification `first_loss`, only the first loss and the replicas are compared.
+    """
     if _case(launch).verification == FIRST_LOSS:
         return _same_start(launch, reference) or _replicas(launch)
     if reference is None:
@@ -154,7 +161,7 @@ def _same_training(launch: Launch, reference: Reference | None) -> str | None:
 
 
 def _cause(launch: Launch, reference: Reference) -> str:
-    """Return the likely cause of a difference and its remedy, as the end of a message; nothing if none is known."""
+    """Return the likely cause of a difference and its remedy, as the end of a message; "" if none is known."""
     norm, expected = _mean_over_ranks(launch, "grad_norm").get(0), reference.grad_norm.get(0)
     ranks, parts = _case(launch).data_ranks, _case(launch).batch_parts
     if norm and expected and parts > 1:
@@ -177,7 +184,7 @@ def _suspects(launch: Launch) -> Sequence[str]:
 
 
 def _compared(launch: Launch, losses: dict[int, float | None], reference: Reference) -> dict[int, float | None]:
-    """Return the losses to compare. A launch by time may have steps that the reference lacks."""
+    """Return the losses to compare. A launch by time may have steps that the reference does not have."""
     return {step: loss for step, loss in losses.items() if step in reference.loss or "counts" not in launch.facts}
 
 
@@ -187,14 +194,14 @@ def _case(launch: Launch) -> Case:
 
 
 def _tolerance(launch: Launch) -> Tolerance:
-    """Return the tolerance of the case's precision, or of the dtype that its weights really have if that is wider."""
+    """Return the tolerance of the case's precision, or of the dtype of its weights if this is wider."""
     weights = launch.facts.get("verification", {}).get("weights", [])
     precisions = [_case(launch).precision, *(_OF_WEIGHTS[each] for each in weights if each in _OF_WEIGHTS)]
     return max((TOLERANCES[each] for each in precisions), key=lambda tolerance: tolerance.later_loss)
 
 
 def _replicas(launch: Launch) -> str | None:
-    """Require equal bits, which detects what bfloat16's rounding hides in a loss (`probes.replicas`)."""
+    """Require equal bits. This detects errors that bfloat16's rounding hides in a loss (`probes.replicas`)."""
     apart = launch.facts.get("replicas_apart")
     if apart is None:
         return None
@@ -206,8 +213,7 @@ def _replicas(launch: Launch) -> str | None:
 
 
 def _same_start(launch: Launch, reference: Reference | None) -> str | None:
-    """Require that the first loss is one device's, because every rank starts with its parameters, and all are
-    finite."""
+    """Require the first loss of one device, because all ranks start with its parameters, and finite losses."""
     losses = _mean_over_ranks(launch, "loss")
     message = None
     if reference is not None:
@@ -217,13 +223,13 @@ def _same_start(launch: Launch, reference: Reference | None) -> str | None:
 
 
 def _unknown(losses: Values) -> str | None:
+    """Require a known value at every step."""
     unknown = [step for step, value in losses.items() if value is None]
     return f"loss at step {min(unknown)} is not finite, or not every rank recorded it" if unknown else None
 
 
 def _applied_once(launch: Launch, reference: Reference | None) -> str | None:
-    """Require the same start, each gradient of each rank once and in order in the server's ledger, and a loss that
-    fell."""
+    """Require the first loss of one device, a complete ledger of applied gradients, and a loss that fell."""
     return _same_start(launch, reference) or _ledger(launch) or (_not_falling(launch, reference) if reference else None)
 
 
@@ -235,6 +241,7 @@ _RULES: dict[Rule, Callable[[Launch, Reference | None], str | None]] = {
 
 
 def _ledger(launch: Launch) -> str | None:
+    """Require that the server applied each gradient of each rank exactly once, and in order."""
     applied: Sequence[Sequence[int]] | None = launch.facts.get("applied")
     if applied is None:
         return "no ledger of applied gradients was recorded, so nothing can be verified"
@@ -256,10 +263,10 @@ def _ledger(launch: Launch) -> str | None:
 
 
 def _not_falling(launch: Launch, reference: Reference) -> str | None:
-    """Require that the loss fell if one device's loss clearly fell, from the first step to the last quarter.
+    """Require that the loss fell, if it clearly fell on one device from the first step to the last quarter.
 
-    "Clearly" is by more than the differences of losses in the quarter. The median is compared, because stale gradients
-    cause short spikes.
+    A fall is clear if it is larger than the range of losses in that quarter. Medians are compared, because stale
+    gradients cause short spikes.
     """
     losses = _compared(launch, _mean_over_ranks(launch, "loss"), reference)
     steps = sorted(losses)
@@ -281,7 +288,7 @@ def _not_falling(launch: Launch, reference: Reference) -> str | None:
 
 
 def _loss_cost(launch: Launch, reference: Reference | None) -> Finding:
-    """Return the warning with the staleness of gradients, and its cost in loss."""
+    """Return the warning about stale gradients, with their cost in loss."""
     staleness = [late for _, _, late in launch.facts["applied"]]
     losses = _mean_over_ranks(launch, "loss")
     if reference is not None:
@@ -314,8 +321,10 @@ def _over(average: Callable[[list[float]], float], values: Values, steps: Sequen
 
 
 def _mean_over_ranks(launch: Launch, metric: str) -> dict[int, float | None]:
-    """Return {step: mean over ranks}. Ranks with a loss have equal parts of the batch, or the same part, so the mean is
-    the batch's."""
+    """Return {step: mean over ranks} of a metric; None if a rank's value is unknown.
+
+    Ranks with a loss have equal parts of the batch, or the same part, so the mean is the batch's.
+    """
     values: dict[int, list[float | None]] = defaultdict(list)
     for sample in launch.samples:
         if sample.metric == metric and sample.step is not None:
@@ -329,6 +338,7 @@ def _mean_over_ranks(launch: Launch, metric: str) -> dict[int, float | None]:
 
 
 def _difference(metric: str, values: Values, expected: Values, tolerance: Callable[[int], float]) -> str | None:
+    """Require values within the tolerance of the expected ones, at the same steps."""
     if not values:
         return f"no {metric} was recorded, so nothing can be verified"
     for step in sorted(values.keys() | expected.keys()):

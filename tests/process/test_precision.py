@@ -14,8 +14,7 @@ from parabench.models.factory import build_model
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.store.record import Status
-from parabench.strategies.base import adamw
-from parabench.strategies.loss_scale import FIRST_SCALE, GROWTH_INTERVAL, LossScale
+from parabench.strategies.base import FIRST_SCALE, GROWTH_INTERVAL, LossScale, adamw
 from parabench.workloads.verify import reference_of, verify
 from real_launches import launched, succeeded
 from trained_helpers import TRAINED_TOKENS

@@ -39,7 +39,7 @@ ORDER = (
     "cli pytest_plugin",
     "launch.preload __main__",
 )
-TABLES = {"collectives", "collectives.nccl", "data", "models", "strategies", "strategies.memory"}
+TABLES = {"collectives", "collectives.nccl", "data", "models", "strategies"}
 # The definitions of a measurement, which most packages use. The rest of `plan` makes lists of launches from them.
 CASES = {
     "plan.case",

@@ -16,7 +16,7 @@ from parabench.machine.peaks import peak_of
 from parabench.models.base import sizes
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
-from parabench.probes.flops import count_flops
+from parabench.probes.profiler import count_flops
 from parabench.store.record import DeviceSample
 from parabench.strategies.base import ForwardBackward, RankInfo, StrategyContext
 from parabench.workloads.training import train

@@ -53,7 +53,7 @@ def test_formula_of_each_strategy(tmp_path, strategy, world_size):
 def test_every_strategy_of_ours_has_a_formula_that_was_checked():
     own = {name for name, entry in STRATEGIES.items() if entry.package is None}
     lacking = own - {name for name, entry in STRATEGIES.items() if entry.memory}
-    assert not lacking, f"strategies/__init__.py: give {sorted(lacking)} memory=..., a Formula of strategies/memory.py"
+    assert not lacking, f"strategies/__init__.py: give {sorted(lacking)} memory=..., a Formula"
     unchecked = own - {"dp"} - {name for name, _ in THEORY}
     assert not unchecked, (
         f"tests/unit/analysis/test_memory.py: give THEORY what {sorted(unchecked)} hold, counted by hand"

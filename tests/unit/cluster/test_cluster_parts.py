@@ -25,8 +25,8 @@ from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.plan.protocol import Protocol
-from parabench.probes import CaseReport, SeenCall
-from parabench.store.record import DeviceSample, Failure, HostSample, Status
+from parabench.probes import CaseReport
+from parabench.store.record import CollectiveSample, DeviceSample, Failure, HostSample, Phase, Status
 
 CASE = Case(strategy="ddp", world_size=4, nodes=2, device="cpu", backend="gloo")
 
@@ -96,7 +96,9 @@ def layout() -> MarkLayout:
 
 
 def test_align_shifts_times_to_the_clock_of_node_0() -> None:
-    call = SeenCall(0, 0, "all_reduce", "ring", [0, 1], "float32", 8, 101.0, 101.5, 0.25, 1, None)
+    call = CollectiveSample(
+        2, 0, 0, "all_reduce", "ring", 2, 8, 101.5, 0.25, Phase.INSTRUMENT, None, None, made_s=101.0
+    )
     case = CaseReport(stalls=[(0, 101.0, 102.0)], calls=[call])
     reported = RankReport(rank=2, clock={"offset_s": -99.0, "error_s": 0.001}, cases=[case, None])
     first, second = align([part(0), part(1, reports=[reported, silent(3)])], layout())

@@ -1,4 +1,4 @@
-"""Queues on a CUDA device, which is fake: waits, lifetimes of tensors, and failures."""
+"""Queues of collectives on a fake CUDA device: waits, lifetimes of tensors, and failures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from parabench.collectives.async_queue import StreamQueue, ThreadQueue
 
 
 class HostFuture(Future[Any]):
-    """A future whose device is left out: the real one would look for CUDA."""
+    """A future without its device, because the real future would look for CUDA."""
 
     def __new__(cls, *, devices: list[torch.device] | None = None) -> Any:
         return super().__new__(cls)
@@ -39,8 +39,10 @@ def outcome() -> Any:
 # -- over NCCL: a stream -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("first", ["queue", "caller"])
-def test_job_runs_after_earlier_work_of_the_caller(device: Device, first: str) -> None:
+@pytest.mark.parametrize(
+    ("first", "order"), [("queue", "gradient job backward optimizer"), ("caller", "gradient backward job optimizer")]
+)
+def test_job_runs_after_earlier_work_of_the_caller(device: Device, first: str, order: str) -> None:
     queue = StreamQueue()
     device.kernel("gradient")
     work = queue.run(lambda: device.kernel("job"), outcome(), "ring all_reduce")
@@ -49,18 +51,14 @@ def test_job_runs_after_earlier_work_of_the_caller(device: Device, first: str) -
     device.kernel("optimizer")
     beside = queue.stream(CUDA)
     assert not work.is_completed()
-    assert device.drain([beside] if first == "queue" else [device.default]) == (
-        ["gradient", "job", "backward", "optimizer"]
-        if first == "queue"
-        else ["gradient", "backward", "job", "optimizer"]
-    )
+    assert device.drain([beside] if first == "queue" else [device.default]) == order.split()
     assert work.is_completed()
     assert work.is_success()
     assert beside.priority == -1
 
 
 def test_waiting_caller_keeps_its_stream(device: Device) -> None:
-    """As NCCL does for async_op=False: FSDP2 chose that stream, and its priority."""
+    """As with async_op=False in NCCL: FSDP2 chose this stream and its priority."""
     queue, chosen = StreamQueue(), torch.cuda.Stream()
     device.kernel("backward")
     with torch.cuda.stream(chosen):
@@ -74,7 +72,7 @@ def test_waiting_caller_keeps_its_stream(device: Device) -> None:
 
 @pytest.mark.parametrize("favoured", [0, 1, 2])
 def test_jobs_of_a_group_run_in_order_on_any_stream(device: Device, favoured: int) -> None:
-    """They share buffers, and a communicator."""
+    """They share buffers and a communicator."""
     queue, other = StreamQueue(), torch.cuda.Stream()
     queue.run(lambda: device.kernel("1"), outcome(), "ring")
     queue.run(lambda: device.kernel("2"), outcome(), "ring", waits=True)
@@ -134,12 +132,12 @@ def test_failure_is_raised_in_wait_and_ends_later_jobs(device: Device) -> None:
 
 
 def test_thread_queue_copies_while_the_device_computes(device: Device) -> None:
-    """On the caller's stream its copy would wait for all of backward that is enqueued by then."""
+    """On the caller's stream, its copy would wait for all enqueued work of backward."""
     queue, began = ThreadQueue("test"), threading.Event()
 
     def job() -> None:
         device.kernel("to the host")
-        async_queue.arrive()
+        async_queue.wait_for_stream()
         device.kernel("to the device")
         began.set()
 

@@ -1,4 +1,4 @@
-"""Averages as NCCL makes them: right ones are never counted wrong, wrong ones always."""
+"""NCCL's averages: correct averages are never counted as wrong, and wrong averages always are."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ORDERS: tuple[Callable[[list[Tensor]], Tensor], ...] = (in_a_row, pairwise, smal
 
 
 def nccl_case(dtype: str, ranks: int) -> CollectiveCase | None:
-    """An average of NCCL's; None where the type holds too little to check one."""
+    """Return a case with an average of NCCL; None if the dtype has too few integers to check it."""
     try:
         return case(dtype=dtype, redop="avg", world_size=ranks, device="cuda", backend="nccl")
     except UsageError:
@@ -46,7 +46,7 @@ def nccl_case(dtype: str, ranks: int) -> CollectiveCase | None:
 
 
 def products(values: list[Tensor], ranks: int) -> list[Tensor]:
-    """What NCCL adds up: float(1.0 / n), in the element type, times each value (enqueue.cc, hostToDevRedOp)."""
+    """Return the products that NCCL adds: float(1.0 / n), in the element type, times each value (hostToDevRedOp)."""
     dtype = values[0].dtype
     share = torch.tensor(1.0 / ranks, dtype=torch.float64)
     share = (share if dtype == torch.float64 else share.float()).to(dtype)

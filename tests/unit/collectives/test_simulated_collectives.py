@@ -1,4 +1,4 @@
-"""Every algorithm over the simulated wire: exact results under the worst timing that a real wire allows."""
+"""Exact results of every algorithm over a simulated wire with the worst timing that a real wire allows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ quick = settings(max_examples=30, deadline=None)
 
 @pytest.fixture(autouse=True, scope="module")
 def small_pieces() -> Iterator[None]:
-    """A hundred float32 travel in a dozen pieces."""
+    """Send a hundred float32 in a dozen pieces."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(wire, "PIECE_BYTES", 32)
         yield
@@ -33,7 +33,7 @@ def small_pieces() -> Iterator[None]:
 
 @st.composite
 def groups(draw: st.DrawFn) -> tuple[Simulation, Algorithm]:
-    """Ranks in some order of speed, and an algorithm for them: two_level with any levels and any node that divides."""
+    """Draw ranks in an order of speed, and an algorithm: for two_level, any levels, and any node size that divides."""
     size = draw(st.integers(1, 8))
     name = draw(st.sampled_from((*LEVELS, *TWO_LEVELS)))
     node = draw(st.sampled_from([k for k in range(1, size + 1) if size % k == 0]))
@@ -68,7 +68,7 @@ def test_all_reduce(group: tuple[Simulation, Algorithm], numel: int, kind: tuple
 
 @pytest.mark.parametrize("size", [2, 3, 5, 8])
 def test_all_reduce_is_exact_when_chunks_have_unequal_pieces(size: int) -> None:
-    """Four elements make a piece, so that chunks of four and of five are cut differently; or pieces of chunks are."""
+    """A piece has four elements, so chunks of four and of five elements have different numbers of pieces."""
     flat = [(name, None) for name in LEVELS]
     nodes = [(name, node) for name in TWO_LEVELS for node in range(1, size + 1) if size % node == 0]
     for (name, node), numel in itertools.product((*flat, *nodes), (4 * size + 1, 5 * size - 1)):

@@ -1,4 +1,4 @@
-"""Devices, read by a sampler on a clock that the test sets: values, faults, who is there, and which are used."""
+"""The sampler of devices on a simulated clock: values, faults, processes, and the used devices."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_lost_device_is_null_until_it_is_back(monkeypatch, tmp_path):
 
 
 def test_pcie_5_rate_is_read_in_pairs_once_a_second(monkeypatch, tmp_path):
-    """60 GB/s overflow 32 bits in 72 ms. The other readings keep their ten a second."""
+    """60 GB/s overflow 32 bits in 72 ms. The other readings are still made ten times a second."""
     device = Device(pcie_link=(5, 16), pcie_bytes_per_s=(1e9, 60e9))
     samples, facts, _ = sampled(monkeypatch, tmp_path, device, Device(uuid="GPU-1"), end_s=2.1)
     rates = of(samples, "pcie_rx_bytes_per_s")
@@ -151,7 +151,7 @@ def test_processes_are_counted_once(monkeypatch, tmp_path):
     assert values(samples, "used_bytes", 0, rank=1) == []
     assert values(samples, "foreign_processes") == [2.0] * 2
     assert values(samples, "foreign_bytes") == [1.5 * GIB] * 2
-    assert values(samples, "foreign_processes", 1) == [0.0] * 2  # the driver is none
+    assert values(samples, "foreign_processes", 1) == [0.0] * 2  # the driver is not foreign
 
 
 def test_ranks_of_the_other_variant_are_not_foreign(monkeypatch, tmp_path):
@@ -206,7 +206,7 @@ def test_other_sources_are_read_without_nvml(monkeypatch, tmp_path):
 
 
 def test_all_devices_of_one_process_are_read(monkeypatch):
-    """The only rank fails without a GPU."""
+    """The only rank fails, because this machine lacks a GPU."""
     FakeNvml(Device(), Device(uuid="GPU-1"), Device(uuid="GPU-2")).install(monkeypatch)
     case = Case(strategy="dp", device="cuda", backend="nccl", data="synthetic", seq_len=8, world_size=2)
     seen = launch(LaunchSpec.of(case, Protocol(warmup=2, steps=2), deadline_s=GUARD_S))

@@ -117,7 +117,7 @@ def test_explaining_launch_records_the_log_of_every_rank() -> None:
 # -- the Inspector -----------------------------------------------------------------------------------------------------
 
 
-def inspected(op: str, size: int, microseconds: float) -> dict[str, Any]:
+def inspected(op: Any, size: int, microseconds: float) -> dict[str, Any]:
     return {
         "header": {"id": "0x7f", "rank": 0, "n_ranks": 8, "nnodes": 1},
         "metadata": {"inspector_output_format_version": "v4.0", "pid": 1},
@@ -129,7 +129,10 @@ def inspected(op: str, size: int, microseconds: float) -> dict[str, Any]:
 
 
 def test_inspected_has_medians_of_each_operation() -> None:
-    rows = [inspected("AllReduce", 1 << 20, t) for t in (10, 30, 11)] + [inspected("Mystery", 4, 5)]
+    rows = [inspected("AllReduce", 1 << 20, t) for t in (10, 30, 11)] + [
+        inspected("Mystery", 4, 5),
+        inspected(["damaged"], 4, 5),
+    ]
     text = "\n".join(map(json.dumps, rows)) + '\n{"header": {"id"'  # the file may be truncated
     first, other = nccl.inspected(text)
     assert (first["op"], first["bytes"], first["ranks"], first["calls"]) == ("all_reduce", 1 << 20, 8, 3)

@@ -1,4 +1,4 @@
-"""How calls are timed, exactly: with a clock that only calls move, and a device that works behind the host."""
+"""The timing of calls: on a clock that only calls advance, and on a device that runs behind the host."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda", 1)
 
 
 class Group:
-    """One of two ranks: the requests to it, and the answers of the other."""
+    """One of two ranks: its barriers, and the number that it receives from the other rank."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.barriers: list[dict[str, Any]] = []
@@ -41,7 +41,7 @@ def group(monkeypatch):
 
 
 class HostTime:
-    """A clock that stands still but for the calls."""
+    """A clock that only calls advance."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds: Callable[[int], float]) -> None:
         self.now, self.calls, self._seconds = 100.0, 0, seconds
@@ -74,7 +74,7 @@ def test_time_box_has_batches_of_equal_size(group, monkeypatch):
     assert seen[:, 1] == pytest.approx(seen[:, 2] * 1e-3, rel=1e-9)
     assert list(seen[1:, 0]) == pytest.approx([100.005, *(100.01 + 0.02 * at for at in range(10))], abs=1e-9)
     assert host.calls == 5 + 5 + 200
-    # Together before the first calls and before the timed ones, never in between.
+    # Barriers are only before the first calls and before the timed ones.
     assert group.barriers == [{}, {}]
 
 
@@ -90,12 +90,12 @@ def test_time_box_has_batches_of_equal_size(group, monkeypatch):
         (1e-3, {"measure_s": 2.0, "batches": 4}, 500),
     ],
 )
-def test_how_many_calls_a_batch_has(call_s, given, calls):
+def test_calls_in_a_batch_depend_on_the_time_of_a_call(call_s, given, calls):
     assert CollectiveProtocol(**given).calls_in_a_batch(call_s) == calls
 
 
-def test_all_ranks_have_the_number_that_rank_0s_time_makes(group, monkeypatch):
-    """This rank found calls ten times as long."""
+def test_all_ranks_use_the_call_time_of_rank_0(group, monkeypatch):
+    """On this rank, calls take ten times as long."""
     group.told = 1e-3
     host, protocol = HostTime(monkeypatch, lambda n: 1e-2), CollectiveProtocol(measure_s=0.2)
     seen = rows(protocol)
@@ -113,20 +113,20 @@ def test_isolated_calls_come_each_after_a_barrier(group, monkeypatch):
 
 
 def test_turns_begin_with_discarded_calls(group, monkeypatch):
-    """Calls of 3 ms: two of them settle, and the first turn has its batch that is kept."""
+    """Calls of 3 ms: two of them are discarded, and the first turn also keeps its first batch."""
     host, protocol = HostTime(monkeypatch, lambda n: 3e-3), CollectiveProtocol(iterations=3, batches=4, warmup=5)
     seen, begins = rows(protocol), []
     with Bench(protocol, "gloo", CPU, 0).warmed_up(host.call, seen[:1], in_turns=True) as turn:
         for own in (seen[1:3], seen[3:5], seen[5:]):
-            host.now += 1.0  # somebody else's turn
+            host.now += 1.0  # the turn of another case
             begins.append(host.now)
             turn(own)
     assert list(seen[:, 2]) == [5, 5, 3, 3, 3, 3]
     assert list(seen[1:, 1]) == pytest.approx([15e-3, *[9e-3] * 4])
     assert host.calls == 5 + (5 + 3) + (2 + 6) + (2 + 3)
-    # Nothing lies between what settles and what counts.
+    # The measured calls follow the discarded ones without a pause.
     assert [seen[at, 0] for at in (1, 3, 5)] == pytest.approx([begins[0], begins[1] + 6e-3, begins[2] + 6e-3], abs=1e-9)
-    # Together before the first calls and before each turn.
+    # Barriers are before the first calls and before each turn.
     assert len(group.barriers) == 1 + 3
 
 
@@ -179,7 +179,7 @@ class Stream(Device):
         monkeypatch.setattr(torch, "tensor", lambda *args, device=None, **more: empty(*args, **more))
 
     def call(self) -> None:
-        """Record an event as c10d does: the stream reaches it later."""
+        """Enqueue a kernel, and advance the host by the time for this."""
         self.calls += 1
         if self._capturing is not None:
             self._capturing.append(self._kernel)
@@ -193,18 +193,18 @@ class Stream(Device):
 
 
 def test_time_on_a_device_is_of_its_stream(group, monkeypatch):
-    """Kernels of 100 us, 30 us to start one: isolated calls would have both, calls back to back have the kernel's."""
+    """Kernels take 100 us, and 30 us to start. Only isolated calls would take both."""
     stream, protocol = Stream(monkeypatch, 100e-6, 30e-6), CollectiveProtocol(measure_s=0.1)
     seen = rows(protocol)
     timed(Bench(protocol, "nccl", CUDA, 0), stream.call, seen)
     assert set(seen[2:, 2]) == {100}
     assert seen[2:, 1] / seen[2:, 2] == pytest.approx(100e-6, rel=1e-9)
-    # Their beginnings are the device's, not when the host said so.
+    # The starts are on the device, not on the host.
     assert np.diff(seen[2:, 0]) == pytest.approx(seen[2:-1, 1], rel=1e-9)
     assert group.barriers == [{"device_ids": [1]}] * 2
 
 
-def test_the_first_size_runs_in_until_clocks_are_up(group, monkeypatch):
+def test_first_size_has_a_longer_warm_up(group, monkeypatch):
     stream, protocol = Stream(monkeypatch, 1e-3), CollectiveProtocol(iterations=10)
     bench = Bench(protocol, "nccl", CUDA, 0)
     for seconds in (FIRST_RUN_IN_S, RUN_IN_S):

@@ -20,7 +20,7 @@ CALLS = CollectiveProtocol(mode="latency", warmup=3, iterations=25, rounds=10)
 
 
 @pytest.mark.parametrize("protocol", [BATCHES, CALLS, BATCHES.replace(rounds=0)])
-def test_the_readings_of_each_case_are_its_schedule(protocol):
+def test_rows_have_the_schedule_of_each_case(protocol):
     cases = MIXED if protocol.takes_turns else MIXED[:1]
     table = list(rows(protocol, cases))
     for place, each in enumerate(cases):

@@ -1,4 +1,4 @@
-"""Graphs of torch.compile, and frames that it gives up, of each case that one process trains."""
+"""The graphs of torch.compile and the frames that it leaves to eager mode, counted for each case of a process."""
 
 from __future__ import annotations
 
@@ -17,21 +17,14 @@ from parabench.models.options import CompileCounts, compile_blocks
 from parabench.plan.case import Case
 from parabench.strategies.base import RankInfo
 from parabench.workloads.trainer import build
+from trained_helpers import NoClock
 
 CPU = torch.device("cpu")
 
 
-class Unmarked:
-    """A clock that records nothing."""
-
-    def mark(self) -> None: ...
-
-    def skip(self) -> None: ...
-
-
 @pytest.fixture
 def shapes(monkeypatch: pytest.MonkeyPatch) -> list[list[torch.Size]]:
-    """The shapes of the inputs of each graph that torch.compile makes, which runs without Inductor."""
+    """Return the shapes of the inputs of each graph of torch.compile, whose graphs run without Inductor."""
     seen: list[list[torch.Size]] = []
 
     def backend(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
@@ -81,7 +74,7 @@ def test_compiled_cases_of_one_process_have_static_graphs(shapes: list[list[torc
     ]  # fmt: skip
     for _ in range(2):
         for training in trainings:
-            training.take(Unmarked(), 2)
+            training.take(NoClock(), 2)
     told = [training.compiled and training.compiled.facts() for training in trainings]
     assert told == [{"graphs": 1, "eager_frames": 0}] * 2
     assert [any(shape[:2] == (batch, 8) for shape in of) for of, batch in zip(shapes, (2, 8), strict=True)] == [
@@ -94,7 +87,7 @@ def test_blocks_of_one_case_share_a_graph(shapes: list[list[torch.Size]]) -> Non
     assert counted([Residual(number) for number in range(3)]) == {"graphs": 3, "eager_frames": 0}
 
 
-def test_frames_left_to_eager_mode_count_for_their_case_alone(shapes: list[list[torch.Size]]) -> None:
+def test_eager_frames_count_only_for_their_case(shapes: list[list[torch.Size]]) -> None:
     with torch._dynamo.config.patch(recompile_limit=2):
         assert counted([Residual(moves=True)]) == {"graphs": 2, "eager_frames": 1}
         assert counted([Residual()]) == {"graphs": 1, "eager_frames": 0}

@@ -1,4 +1,4 @@
-"""Links over NCCL with a stand-in for its streams: a device's numbers, whatever the host needs to start a message."""
+"""Links over NCCL with fake streams: results do not depend on the host's time for starting messages."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import torch.distributed as dist
 from guard import GUARD_S
 from parabench.plan.links import LinkProtocol
 from parabench.store.record import MIB, Phase
-from parabench.workloads.links import MOST_CYCLES_PER_S, TRIPS, NcclWire
+from parabench.workloads.links import MOST_CYCLES_PER_S, TRIPS, NcclLinkEnd
 
 LATENCY_S, BYTES_PER_S = 3e-6, 400e9
-# What Python needs to start one message: more than ten times what the message takes.
+# The time in Python to start one message, more than ten times the time of the message.
 ENQUEUE_S = 40e-6
 CONNECT_S = 0.3
 
@@ -30,7 +30,7 @@ class Op(NamedTuple):
 
 
 class Rank:
-    """A host, and a device that does in order what the host has enqueued, when the host has enqueued it."""
+    """A host, and a device that runs the enqueued work in order."""
 
     def __init__(self) -> None:
         self.host = self.stream = 0.0
@@ -43,7 +43,7 @@ class Rank:
 
 
 class Machine:
-    """Two ranks in two threads. A message begins when both ends have come to it, in the order of each direction."""
+    """Two ranks in two threads. A message starts when both ends have enqueued it, in the order of each direction."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._mine = threading.local()
@@ -78,7 +78,7 @@ class Machine:
     def run(self, *works: Callable[[], Any]) -> list[Any]:
         results: list[Any] = [None, None]
         self.ranks = [Rank(), Rank()]
-        # The second is late, as a rank that comes from another pair.
+        # The second rank is late, like a rank from another pair.
         self.ranks[1].host = 0.005
 
         def go(number: int) -> None:
@@ -114,7 +114,7 @@ class Machine:
 
 class Work:
     def wait(self) -> None:
-        """The stream waits: nothing for the host."""
+        """Do nothing: only the stream waits."""
 
 
 @pytest.fixture
@@ -125,8 +125,8 @@ def machine(monkeypatch):
 QUICK = LinkProtocol(most_bytes=8 * MIB, transfers=3)
 
 
-def measured(machine: Machine) -> tuple[NcclWire, float, float]:
-    ends = [NcclWire(torch.device("cpu"), QUICK, rank) for rank in range(2)]
+def measured(machine: Machine) -> tuple[NcclLinkEnd, float, float]:
+    ends = [NcclLinkEnd(torch.device("cpu"), QUICK, rank) for rank in range(2)]
 
     def asks() -> tuple[float, float]:
         latency_s = ends[0].latency(1)

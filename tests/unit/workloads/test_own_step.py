@@ -1,4 +1,4 @@
-"""The parts of a step that a model may bring: its optimizer, scheduler and clipping; accumulation and its seeds."""
+"""The parts of a step that a model may define, gradient accumulation, and the model before it is made parallel."""
 
 from __future__ import annotations
 
@@ -12,15 +12,19 @@ from torch import Tensor, nn
 import zoo
 from parabench import Model
 from parabench.errors import UsageError
+from parabench.models.factory import build_model
+from parabench.models.options import move_model
 from parabench.plan.case import Case
 from parabench.strategies.base import (
     SETTINGS,
     ForwardBackward,
     ParallelModel,
+    RankInfo,
     StrategyContext,
     clip_gradients,
     optimizer_for,
 )
+from parabench.workloads import trainer
 from parabench.workloads.trainer import Training
 from trained_helpers import Marks
 
@@ -77,7 +81,7 @@ def test_clip_gradients_does_what_torch_does(most: float) -> None:
 
 
 def test_steps_clip_then_update_then_schedule() -> None:
-    """The gradient is always 1; it is clipped to a half, and the rate halves after each step."""
+    """The gradient is always 1. It is clipped to a half, and the rate halves after each step."""
     weight = nn.Parameter(torch.zeros(()))
     optimizer = torch.optim.SGD([weight], lr=1.0)
     training = Training(
@@ -105,7 +109,7 @@ def _backward(loss: Tensor) -> Tensor:
 
 
 def computed(model: Model, batch: Any, data_rank: int = 0, **fields: Any) -> list[float]:
-    """The losses of two steps on a batch, computed as the case says."""
+    """Return the losses of two steps on a batch, computed with these fields of the case."""
     case = Case(**{"device": "cpu", "data": "synthetic", "global_batch": 8, **fields})
     context = StrategyContext(data_rank, case.world_size, CPU, case)
     compute = ForwardBackward(module=model.module, model=model, context=context, data_rank=data_rank)
@@ -135,3 +139,31 @@ def test_same_split_draws_the_same_numbers_for_a_part() -> None:
     assert [sum(each) / 2 for each in zip(*ranks, strict=True)] == pytest.approx(one, rel=1e-6)
     assert one[0] != one[1]
     assert computed(model, batch, strategy="single", grad_accumulation=4, seed=1, **level) != one
+
+
+# -- before the model is made parallel --------------------------------------------------------------------------------
+
+META = torch.device("meta")
+UNBUILT = Case(strategy="single", world_size=1, device="cpu", data="synthetic", seq_len=8)
+
+
+def test_prepare_builds_on_the_cpu_and_then_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[list[Tensor]] = []
+
+    def building(case: Case, *, seed: int) -> Model:
+        model = build_model(case, seed=seed)
+        built.append([each.detach().clone() for each in model.module.parameters()])
+        return model
+
+    monkeypatch.setattr(trainer, "build_model", building)
+    models = [trainer.prepare(UNBUILT, RankInfo(0, 1, device))[0] for device in (CPU, META)]
+    for first, second in zip(*built, strict=True):
+        torch.testing.assert_close(first, second, rtol=0, atol=0)
+    assert [{each.device for each in model.module.parameters()} for model in models] == [{CPU}, {META}]
+
+
+def test_move_model_moves_the_weights_of_the_loss() -> None:
+    loss = nn.CrossEntropyLoss(weight=torch.ones(2))
+    move_model(Model(module=nn.Linear(3, 2), loss=loss), META)
+    assert loss.weight is not None
+    assert loss.weight.device == META

@@ -1,4 +1,4 @@
-"""The marks of each case of a shared launch, and the case whose turn it was at a failure."""
+"""The marks of each case of a shared launch, and the case whose turn it was when the launch failed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def marks(rows=ROWS, moments=0):
     return table
 
 
-def test_every_step_is_one_cases_in_its_order():
+def test_each_step_belongs_to_one_case():
     found = [(marks()[rows], phases) for rows, phases in (steps_of(TURNS, place) for place in (0, 1))]
     for rows, phases in found:
         assert len(rows) == len(phases) == 2 + 2 * 3
@@ -41,11 +41,11 @@ def test_every_step_is_one_cases_in_its_order():
     ("rows", "moments", "place"),
     [(0, 1, 0), (1, 1, 1), (2, 1, 0), (4, 3, 1), (5, 0, 1), (ROWS, 0, None), (0, 0, None)],
 )
-def test_a_failure_is_the_case_whose_turn_it_was(rows, moments, place):
+def test_culprit_is_the_case_whose_turn_it_was(rows, moments, place):
     assert culprit(FAILED, [marks(rows, moments)], 5, OWNERS, [2, 2]) == place
 
 
-def test_hang_is_of_the_case_of_the_slowest_rank():
+def test_culprit_of_a_hang_is_the_case_of_the_slowest_rank():
     hung = replace(FAILED, failure=Failure("", rank=None))
     assert culprit(hung, [marks(5, 1), marks(3, 0)], 5, OWNERS, [2, 2]) == 0
     assert culprit(FAILED, [marks(5, 1), marks(3, 0)], 5, OWNERS, [2, 2]) == 1

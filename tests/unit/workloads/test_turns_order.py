@@ -1,4 +1,4 @@
-"""In which order a rank of a launch on a device works, waits for the device, for its peers and for the other launch."""
+"""The order of events in a rank of interleaved cases: work, and waits for devices, peers and the other variant."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SCHEDULE = TrainingSchedule(rounds=2, settle=1, timed=(1, 1), warmup=2)
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The events in a rank, in order. Fakes replace all that needs a device, and log their calls."""
+    """Return the events in a rank, in order. Fakes replace everything that needs a device, and log their calls."""
     log: list[str] = []
 
     def says(word: str, answer: Any = None) -> Any:
@@ -70,7 +70,7 @@ WORK = {"build", "train", "read"}
 @pytest.mark.parametrize("rank", [0, 1])
 def test_token_is_passed_after_all_devices_are_idle(seen, tmp_path, rank) -> None:
     take_turns(tmp_path, rank, pair=True)
-    # Rank 0 has the token; the others are let go when it has it.
+    # Rank 0 waits for the token. The others wait for rank 0.
     handed_on = ["wait for the device", "barrier", *(["token"] if rank == 0 else []), "barrier"]
     count = sum(1 for turn in SCHEDULE.turns() if turn.steps)
     between: list[list[str]] = [[]]
@@ -82,6 +82,6 @@ def test_token_is_passed_after_all_devices_are_idle(seen, tmp_path, rank) -> Non
     # Before each turn, and before the training runs are read.
     assert between[: count + 1] == [handed_on] * (count + 1)
     assert seen.index("finish") < seen.index("read")
-    # Nothing is under way when the other one has the rest for itself.
+    # All devices are idle before the other variant takes its last turns.
     assert between[-1] == ["wait for the device", "barrier", *(["end"] if rank == 0 else []), "close"]
     assert all(not each for each in between[count + 1 : -1])

@@ -1,21 +1,27 @@
-"""The rules that a launch is verified by, on launches whose every number is given."""
+"""Verification of launches with given numbers: the rule of each strategy, weaker levels, and named causes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from parabench.errors import UsageError
+from parabench.models import BUFFER, SUSPECTS
 from parabench.plan.case import Case
+from parabench.plan.validate import check
 from parabench.store.record import Launch, Phase, Sample, Status
 from parabench.workloads.verify import (
     EARLY,
     LOSS_COST,
     NO_EXCHANGE,
     TOLERANCES,
+    WEAKER,
     Reference,
     Tolerance,
+    reference_of,
     verify,
 )
 
@@ -27,7 +33,7 @@ Losses = dict[int, Sequence[float | None]]
 
 
 def launched(strategy: str, losses: Losses, *, norms: dict[int, float] | None = None, **facts: Any) -> Launch:
-    """A launch of 2 ranks; {rank: its losses}, {rank: its gradient's norm}."""
+    """Return a launch of 2 ranks with {rank: losses} and {rank: norm of the first gradient}."""
     samples = [
         Sample(rank, step, Phase.MEASURE, "loss", loss) for rank in losses for step, loss in enumerate(losses[rank])
     ]
@@ -37,7 +43,7 @@ def launched(strategy: str, losses: Losses, *, norms: dict[int, float] | None = 
 
 
 def wrong(launch: Launch, reference: Reference | None = REFERENCE) -> str | None:
-    """What breaks the launch's rule."""
+    """Verify a launch, and return the message if it breaks its rule."""
     verify(launch, reference)
     assert (launch.status is Status.WRONG) == (launch.failure is not None)
     assert not (launch.failure and launch.findings)
@@ -47,7 +53,7 @@ def wrong(launch: Launch, reference: Reference | None = REFERENCE) -> str | None
 # -- one device's training ------------------------------------------------------------------------------------------
 
 
-def test_only_those_who_see_a_loss_or_the_norm_are_asked() -> None:
+def test_verify_uses_the_ranks_with_a_loss_or_norm() -> None:
     assert wrong(launched("pp", {1: FALLING}, norms={0: 2.0})) is None
     assert wrong(launched("ddp", {0: FALLING, 1: FALLING}, norms={0: 2.0, 1: 2.0})) is None
     assert wrong(launched("pp", {}, norms={0: 2.0})) == "no loss was recorded, so nothing can be verified"
@@ -68,7 +74,7 @@ def test_mean_over_ranks_is_compared_within_the_tolerance(precision: str) -> Non
     assert not any(passes(3.0, 2.0 * factor) for factor in (1 - 1.1 * tolerance.grad_norm, 0.5, 2.0))
 
 
-def test_without_a_reference_one_devices_training_is_not_judged() -> None:
+def test_losses_are_not_compared_without_a_reference() -> None:
     assert wrong(launched("ddp", {0: [1.0]}), None) is None
 
 
@@ -83,7 +89,7 @@ def test_later_losses_have_a_wider_tolerance(monkeypatch: pytest.MonkeyPatch) ->
 # -- no exchange: the first loss ------------------------------------------------------------------------------------
 
 
-def test_apart_only_the_first_loss_is_one_devices() -> None:
+def test_local_only_compares_the_first_loss() -> None:
     apart = launched("local_only", {0: [3.0, 3.9, 5.0], 1: [5.0, 3.9, 5.0]})
     assert wrong(apart) is None
     assert [(finding.code, finding.case_id) for finding in apart.findings] == [(NO_EXCHANGE, apart.case.id)]
@@ -142,7 +148,7 @@ def swapped(rows: list[list[int]], a: int, b: int) -> list[list[int]]:
         ([*ledger(), [2, 0, 1]], "41 gradients were applied, 40 computed"),
     ],
 )
-def test_a_ledger_that_is_not_whole_is_wrong(applied: list[list[int]] | None, message: str) -> None:
+def test_incomplete_ledger_is_wrong(applied: list[list[int]] | None, message: str) -> None:
     for reference in (REFERENCE, None):
         seen = wrong(asynchronous(applied), reference)
         assert seen is not None
@@ -167,3 +173,106 @@ def test_loss_that_does_not_fall_is_wrong() -> None:
 def test_rising_loss_is_accepted_when_the_reference_is_flat(last: list[float], clear: bool) -> None:
     reference = Reference(loss=dict(enumerate([4.0] * 15 + last)), grad_norm={0: 2.0})
     assert (wrong(asynchronous(ledger(), RISING), reference) is not None) == clear
+
+
+SHORT = Reference(loss={0: 4.0, 1: 3.0, 2: 2.0}, grad_norm={0: 2.0})
+
+
+def of_ddp(losses: Sequence[float] = (4.0, 3.0, 2.0), norm: float = 2.0, facts: Any = None, **fields: Any) -> Launch:
+    launch = launched("ddp", {0: losses, 1: losses}, norms={0: norm, 1: norm}, **(facts or {}))
+    return replace(launch, case=Case(strategy="ddp", world_size=2, **fields))
+
+
+# -- levels ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "parts"),
+    [
+        ({}, 1),
+        ({"verification": "first_loss", "grad_accumulation": 4}, 1),
+        ({"verification": "same_split"}, 2),
+        ({"verification": "same_split", "grad_accumulation": 2}, 4),
+        ({"verification": "same_split", "strategy": "tp_ddp", "world_size": 4, "tp_size": 2}, 2),
+        ({"verification": "same_split", "strategy": "pp", "microbatches": 4}, 4),
+    ],
+)
+def test_reference_splits_the_batch_by_level(fields: dict[str, Any], parts: int) -> None:
+    case = Case(**{"strategy": "ddp", "world_size": 2, **fields})
+    assert (case.reference().strategy, case.reference().batch_parts) == ("single", parts)
+    assert case.reference().verification == case.verification
+    assert case.reference().reference() == case.reference()
+
+
+def test_first_loss_compares_no_later_loss_and_no_norm() -> None:
+    assert wrong(of_ddp([4.0, 1.0, 9.0], 7.0, verification="first_loss"), SHORT) is None
+    assert "loss at step 0 is 4.1, on one device 4" in str(
+        wrong(of_ddp([4.1, 3.0, 2.0], verification="first_loss"), SHORT)
+    )
+    assert "grad_norm" in str(wrong(of_ddp([4.0, 1.0, 9.0], 7.0), SHORT))
+
+
+@pytest.mark.parametrize(
+    ("level", "message"),
+    [
+        ("same_split", "Compared with one device that takes the ranks' parts of each batch in turn"),
+        ("first_loss", "Only the first loss was compared with one device's"),
+    ],
+)
+def test_weaker_level_is_a_warning_and_in_the_label(level: str, message: str) -> None:
+    launch = of_ddp(verification=level)
+    assert wrong(launch, SHORT) is None
+    (finding,) = launch.findings
+    assert (finding.code, finding.case_id) == (WEAKER, launch.case.id)
+    assert finding.message.startswith(message)
+    assert f"(verification {level})" in finding.message
+    assert f"verification {level}" in launch.case.label
+
+
+@pytest.mark.parametrize(("level", "count"), [("exact", 3), ("same_split", 3), ("first_loss", 1)])
+def test_verified_steps_counts_the_compared_losses(level: str, count: int) -> None:
+    launch = of_ddp(facts={"counts": {"warmup": 1, "measured": 2}}, verification=level)
+    assert wrong(launch, SHORT) is None
+    assert launch.facts["verified_steps"] == count
+
+
+def test_same_split_needs_rows_of_a_batch() -> None:
+    case = Case(strategy="ddp", world_size=2, device="cpu", verification="same_split", split="sample")
+    with pytest.raises(UsageError, match="verification same_split compares rows of each batch; use split batch"):
+        check(case)
+
+
+# -- causes ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("norm", "fields", "cause"),
+    [
+        (1.0, {}, "It is 2 times too small, the number of ranks: the loss must be the mean over the samples"),
+        (0.5, {"grad_accumulation": 2}, "It is 4 times too small, the number of parts of a batch: the loss must be"),
+        (4.0, {}, "It is 2 times too large, the number of ranks: gradients are summed over ranks, not averaged"),
+    ],
+)
+def test_message_names_a_norm_off_by_the_number_of_ranks(norm: float, fields: dict[str, Any], cause: str) -> None:
+    assert f". {cause}" in str(wrong(of_ddp(norm=norm, **fields), SHORT))
+
+
+@pytest.mark.parametrize("suspect", SUSPECTS)
+def test_message_names_suspects_of_model_and_data(suspect: str) -> None:
+    facts = {
+        "verification": {"weights": ["float32"], "suspects": [f"{suspect}:mean" if suspect == BUFFER else suspect]}
+    }
+    seen = wrong(of_ddp(norm=2.1, facts=facts), SHORT)
+    assert seen is not None
+    assert seen.endswith(f". Perhaps because {SUSPECTS[suspect].format(names='mean')}")
+    # One device has the whole batch; a rank may not have the ignored label.
+    whole = replace(SHORT, suspects=reference_of(of_ddp(facts=facts)).suspects)
+    assert wrong(of_ddp(norm=2.1), whole) == seen
+    assert wrong(of_ddp(norm=2.1, facts=facts), whole) == seen
+
+
+@pytest.mark.parametrize(("dtype", "right"), [("float32", False), ("bfloat16", True), ("float16", True)])
+def test_narrow_weights_have_a_wider_tolerance(dtype: str, right: bool) -> None:
+    """2e-4 apart, under precision ieee."""
+    facts = {"verification": {"weights": ["float32", dtype], "suspects": []}}
+    assert (wrong(of_ddp(norm=2.0004, facts=facts), SHORT) is None) == right
