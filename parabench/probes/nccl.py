@@ -126,7 +126,8 @@ def inspected(text: str) -> list[dict[str, Any]]:
         for kind, name in (("coll_", "coll"), ("p2p_", "p2p")):
             call = entry.get(f"{kind}perf")
             if isinstance(call, dict) and name in call:
-                op, size = call[name], call.get(f"{kind}msg_size_bytes")
+                op: Any = call[name]
+                size: Any = call.get(f"{kind}msg_size_bytes")
                 # Otherwise, it is damaged, or of an unknown version.
                 if isinstance(op, str) and _is_number(size) and _is_number(ranks):
                     numbers = {ours: call.get(f"{kind}{theirs}") for theirs, (ours, _) in NUMBERS.items()}
