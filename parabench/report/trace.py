@@ -34,10 +34,6 @@ THREADS = 1000
 DEVICES, DEVICES_OF_A_NODE = 100_000, 1000
 
 
-# A configuration's id, a launch's id and the number of a step.
-Choice = tuple[str, int, int]
-
-
 def write_trace(
     seen: SessionData, case: str, out: Path, launch: int | None = None, step: int | None = None
 ) -> list[str]:
@@ -62,8 +58,8 @@ def write_trace(
     return lines
 
 
-def choose(seen: SessionData, case: str, launch: int | None = None, step: int | None = None) -> Choice:
-    """Return the chosen step; see `write_trace`. Raises UsageError, which lists the available ones."""
+def choose(seen: SessionData, case: str, launch: int | None = None, step: int | None = None) -> tuple[str, int, int]:
+    """Return the ids of a configuration and a launch, and a step; see `write_trace`. Raises UsageError."""
     labels = seen.labels
     named = [key for key, label in labels.items() if case in (key, label)]
     found = named or [key for key in labels if key.startswith(case)]
@@ -108,8 +104,8 @@ def _median(values: pd.Series, given: int | None, missing: str) -> int:
     return given
 
 
-def trace(seen: SessionData, chosen: Choice) -> dict[str, Any]:
-    """Return the trace as JSON data. Its clock starts at the first event."""
+def trace(seen: SessionData, chosen: tuple[str, int, int]) -> dict[str, Any]:
+    """Return the trace of what `choose` returns as JSON data. Its clock starts at the first event."""
     case_id, launch_id, step = chosen
     facts = seen.facts[launch_id]
     spans, calls = (
