@@ -1,6 +1,6 @@
 """Read the files of the data `text` and `mnist`. Free of torch.
 
-A text is read as bytes or, with a vocabulary file, as GPT-2's tokens. The driver encodes it before the first launch,
+Texts are read as bytes or, with a vocabulary file, as GPT-2's tokens. The driver encodes it before the first launch,
 and keeps the int32 tokens in the user's cache folder.
 """
 

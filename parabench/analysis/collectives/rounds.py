@@ -25,10 +25,10 @@ PIECE_BYTES = 2 << 20
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A number of equal rounds, `times`, in which each message has a `share` of the collective's bytes.
+    """A number of equal rounds, `times`, where each message has a `share` of the collective's bytes.
 
-    The messages are sent in `tier`, WITHIN or BETWEEN nodes. `flows` of them share the busiest link: a node's network
-    card, or one rank's end within a node.
+    The messages are sent in `tier`, WITHIN or BETWEEN nodes. The busiest link carries `flows` of them at a time. It
+    is a node's network card, or one rank's end within a node.
     """
 
     times: float
