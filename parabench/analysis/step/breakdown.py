@@ -174,8 +174,8 @@ def bubbles(seen: SessionData) -> pd.DataFrame:
     """Return the bubble of each pipeline configuration: the share of the time when its ranks are idle.
 
     The columns are `case_id, label, stages, microbatches, schedule, theory, measured, n_launches`. The theory
-    assumes equal stages and messages without cost. The measured bubble is 1 - the mean share of computing over ranks, the
-    median over launches.
+    assumes equal stages and messages without cost. The measured bubble is 1 - the mean share of computing over ranks,
+    the median over launches.
     """
     pipelines = {at: found for at in seen.counted["launch_id"] if (found := seen.facts[at].get("pipeline"))}
     good = seen.counted[seen.counted["launch_id"].isin(list(pipelines))]
