@@ -112,8 +112,8 @@ def loss_of(model: Model, output: Any, batch: Batch) -> Tensor:
 def sizes(model: Model) -> dict[str, int]:
     """Return the size of a model: `bytes`, `tensor_parallel_bytes`, `parameters` and `embedding_parameters`.
 
-    The second one is the size of the parameters that tensor parallel splits. Embeddings that are tied to a
-    head do not count as embeddings, because they take part in a matrix product.
+    Only split parameters count as `tensor_parallel_bytes`. Embeddings that are tied to a head do not count as
+    embeddings, because they take part in a matrix product.
     """
     parameters = {id(p): p for p in model.module.parameters()}
     split: set[int] = set()

@@ -1,7 +1,7 @@
-"""Compute the time and the bandwidths of collectives at each size, and fit latency and bandwidth to the times.
+"""Compute time and bandwidth of collectives at each size, and fit latency and bandwidth to the times.
 
 Terms are from nccl-tests (doc/PERFORMANCE.md). A size is the whole buffer, algbw is size / time, and busbw is the
-traffic of a link. Each launch has one number per size.
+traffic of a link.
 """
 
 from __future__ import annotations
@@ -112,9 +112,9 @@ def call_times(collective: pd.DataFrame, logged: Collection[int] = ()) -> pd.Dat
 
 
 def call_numbers(launches: pd.DataFrame, results: Results, session: Session) -> pd.DataFrame:
-    """Return one row per launch, configuration, size and form, in place or not, of a session of collectives.
+    """Return `numbers.numbers` for a session of collectives: one row per launch, configuration, size and form.
 
-    `numbers.numbers` returns this table for such sessions. The `launches` have the columns that are stored. A
+    The `launches` have the columns that are stored. A
     launch without a completed call has one row, whose size is unknown.
     """
     cases = {text: CollectiveCase.from_dict(json_text.parsed(text)) for text in launches["case_json"].unique()}
