@@ -77,8 +77,8 @@ def _energy(launch: Mapping[Any, Any], own: pd.DataFrame | None) -> tuple[float,
 def joules_between(rows: pd.DataFrame, begin: float, end: float, source: str = COUNTER) -> tuple[float, str]:
     """Return (joules of one device between two times, ''), or (NaN, reason) if they are unknown.
 
-    Readings are interpolated. The time may be too short, or the counter may have moved too rarely. The reason is empty
-    if a reading before or after is missing, or if the counter ran backwards.
+    Readings are interpolated. The reason is empty if a reading before or after is missing, or if the counter ran
+    backwards.
     """
     rows = rows[rows["metric"] == ("energy_j" if source == COUNTER else "power_w")]
     rows = rows.assign(value=pd.to_numeric(rows["value"])).dropna(subset=["value"]).sort_values("t_s")

@@ -40,7 +40,7 @@ def curves(seen: SessionData) -> pd.DataFrame:
     fastest at each world size is its point. Configurations whose ranks shared a device are left out.
 
     - `base_case_id`, `base`, `base_world_size`: strategy `single` with the same workload, or else the smallest world
-      size of the curve. `single` is added as a point if the curve has none at its world size.
+      size of the curve. The base `single` is also added to a curve without a point at its world size.
     - `speedup`: throughput relative to the base, in common launches and repetitions; NaN if none connects the two
     - `efficiency`: speedup / (world size / base world size)
     """

@@ -1,7 +1,7 @@
 """Read the files of the data `text` and `mnist`. Free of torch.
 
-A text is read as bytes or, with a vocabulary file, as GPT-2's tokens. The driver encodes it before the first launch,
-and keeps the int32 tokens in the user's cache folder.
+With a vocabulary file, the driver encodes a text before the first launch, and keeps the int32 tokens in the user's
+cache folder.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ def vocabulary_size(vocabulary: str) -> int:
 
 
 def token_file(data: str, vocabulary: str) -> Path:
-    """Return the file with the int32 tokens of a text. It is in the user's cache, and is created if it is missing.
+    """Return the file with the int32 tokens of a text. It is in the user's cache.
 
-    The text is encoded again if its file or the vocabulary file has changed.
+    It is written again if the text or the vocabulary has changed.
 
     Raises UsageError if a file cannot be read, encoded or written.
     """

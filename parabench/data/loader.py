@@ -24,10 +24,9 @@ from parabench.signals import HANG_REQUEST, die_with_parent
 
 
 class Loading:
-    """The DataLoader of a case. Its constructor forks the workers.
+    """The DataLoader of a case. Its constructor forks the workers, because a process with InfiniBand should not fork.
 
-    They are forked before the process group starts, because a process that uses InfiniBand should not fork. Data with a
-    fixed order must be equal on all ranks. Raises UsageError if the data does not fill one global batch.
+    Data with a fixed order must be equal on all ranks. Raises UsageError if the data does not fill one global batch.
     """
 
     def __init__(self, case: Case, model: Model) -> None:

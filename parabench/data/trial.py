@@ -188,7 +188,7 @@ def _first_batch(loading: Loading, case: Case, model: Model) -> Batch:
 
 
 def _backward(model: Model, batch: Batch, name: str) -> tuple[Any, Tensor]:
-    """Run forward, loss and backward on a batch. Return (output, loss). Raises UsageError if one of them fails."""
+    """Run forward, loss and backward on a batch. Return (output, loss). Raises UsageError on a failure."""
     given = f"on a batch of shapes {shapes_of(batch)}"
     widths = {each.dtype for each in tensors_of(inputs_of(batch)) if each.is_floating_point()}
     wide = torch.float64 in widths - {each.dtype for each in model.module.parameters()}

@@ -112,8 +112,8 @@ def loss_of(model: Model, output: Any, batch: Batch) -> Tensor:
 def sizes(model: Model) -> dict[str, int]:
     """Return the size of a model: `bytes`, `tensor_parallel_bytes`, `parameters` and `embedding_parameters`.
 
-    `tensor_parallel_bytes` are the bytes of the parameters that tensor parallel splits. Embeddings that are tied to a
-    head do not count as embeddings, because they take part in a matrix product.
+    Only split parameters count as `tensor_parallel_bytes`. Embeddings that are tied to a head do not count as
+    embeddings, because they take part in a matrix product.
     """
     parameters = {id(p): p for p in model.module.parameters()}
     split: set[int] = set()
@@ -196,7 +196,7 @@ def buffers_of(module: nn.Module) -> dict[str, Tensor]:
 
 
 def changed_buffers(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> list[str]:
-    """Return the names of buffers whose bits differ, or that only one of `before` and `after` has."""
+    """Return the names of buffers whose bits differ, or that are missing in `before` or `after`."""
     return [
         name
         for name in dict.fromkeys((*before, *after))

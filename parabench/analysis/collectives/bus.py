@@ -1,7 +1,7 @@
-"""Compute the time and the bandwidths of collectives at each size, and fit latency and bandwidth to the times.
+"""Compute time and bandwidth of collectives at each size, and fit latency and bandwidth to the times.
 
-As in nccl-tests (doc/PERFORMANCE.md), a size is the whole buffer, algbw is size / time, and busbw is the traffic of a
-link. Each launch has one number per size.
+Terms are from nccl-tests (doc/PERFORMANCE.md). A size is the whole buffer, algbw is size / time, and busbw is the
+traffic of a link.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ def bus_factor(op: str, world_size: int) -> float:
 def call_times(collective: pd.DataFrame, logged: Collection[int] = ()) -> pd.DataFrame:
     """Return one row per measured call: `launch_id, bytes, in_place, seq, seconds, calls`.
 
-    A row can be a batch of `calls` that ran back to back; `seconds` is the time of one call on its slowest rank. Calls
-    that a rank did not complete are left out. `logged` are the launches from logs, whose rows are for all ranks.
+    A row can be a batch of `calls` that ran back to back. The seconds are of one call, on its slowest rank. Calls that
+    a rank did not complete are left out. Launches in `logged` are from logs, whose rows are for all ranks.
     """
     keys = [*_SIZE, "seq"]
     calls = (
@@ -111,9 +111,9 @@ def call_times(collective: pd.DataFrame, logged: Collection[int] = ()) -> pd.Dat
 
 
 def call_numbers(launches: pd.DataFrame, results: Results, session: Session) -> pd.DataFrame:
-    """Return one row per launch, configuration, size and form, in place or not, of a session of collectives.
+    """Return `numbers.numbers` for a session of collectives: one row per launch, configuration, size and form.
 
-    `numbers.numbers` returns this table for such sessions. `launches` are its launches with the stored columns. A
+    The `launches` have the columns that are stored. A
     launch without a completed call has one row, whose size is unknown.
     """
     cases = {text: CollectiveCase.from_dict(json_text.parsed(text)) for text in launches["case_json"].unique()}

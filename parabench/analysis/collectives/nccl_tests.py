@@ -70,7 +70,7 @@ def table_lines(results: Results, session: Session) -> Iterator[str]:
 
 
 def _line(first: _Row, forms: Mapping[str, _Row]) -> str:
-    """Return the line of one size: `first` is one of its rows, and `forms` are the rows by form."""
+    """Return the line of one size: `first` is any of its rows, and `forms` has the row of each form."""
     type_name, redop, root = TYPES[first["dtype"]].name, first["redop"], _root(first["op"])
     line = f"  {first['bytes']:>10}  {first['count']:>12}  {type_name:>8}  {redop:>6}  {root:>6}"
     for row in forms.values():
@@ -145,7 +145,7 @@ def results_json(results: Results, session: Session) -> dict[str, Any]:
 
 
 def _result(first: _Row, forms: Mapping[str, _Row]) -> dict[str, Any]:
-    """Return the JSON object of one size. The arguments are those of `_line`."""
+    """Return the JSON object of one size. It has the arguments of `_line`."""
     result: dict[str, Any] = {
         "size": int(first["bytes"]),
         "count": int(first["count"]),

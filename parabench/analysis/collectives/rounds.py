@@ -25,10 +25,10 @@ PIECE_BYTES = 2 << 20
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A number of equal rounds, `times`, in which each message has a `share` of the collective's bytes.
+    """A number of equal rounds, `times`, where each message has a `share` of the collective's bytes.
 
-    The messages are sent in `tier`, WITHIN or BETWEEN nodes. `flows` of them share the busiest link: a node's network
-    card, or one rank's end within a node.
+    The messages are sent in `tier`. The busiest link (a node's network card, or a rank's end within a node) carries
+    `flows` of them.
     """
 
     times: float
@@ -65,7 +65,7 @@ def rounds(
 ) -> tuple[Round, ...] | None:
     """Return the rounds of a collective of `size` bytes, or None for an unknown operation or algorithm.
 
-    Chains and trees send pieces of `piece_bytes`. The root of a broadcast is rank 0.
+    The root of a broadcast is rank 0.
 
     Raises ValueError if the ranks do not fill whole nodes.
     """
@@ -148,9 +148,9 @@ def _halving_doubling(op: str, shape: _Shape) -> Iterator[Round]:
 
 
 def _tree(op: str, shape: _Shape) -> Iterator[Round]:
-    """Yield the rounds of one tree for broadcast, two trees for all_reduce, and else one tree for each rank.
+    """Yield the rounds of one tree (broadcast), two trees (all_reduce), or else one tree for the part of each rank.
 
-    With a tree for each rank, part r goes up or down the tree of rank r. All trees use the same ranks, so their
+    All trees use the same ranks, so their
     messages delay each other.
     """
     if op == "all_reduce":
@@ -182,8 +182,7 @@ def _one_tree(shape: _Shape) -> Iterator[Round]:
 def _double_tree(shape: _Shape) -> Iterator[Round]:
     """Yield the rounds of two trees with half the bytes each.
 
-    An inner rank receives from two children and sends to them. The first piece goes up alone, and the last goes down
-    alone. Their messages were counted on a simulated network.
+    The first piece goes up alone, and the last goes down alone. Their messages were counted on a simulated network.
     """
     k, depth = shape.pieces(0.5), log2(shape.n)
     stream, alone = {2: (2, 0), 3: (3, 2)}.get(shape.n, (4, 4 * depth - 6))

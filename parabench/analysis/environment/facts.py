@@ -101,7 +101,7 @@ def devices_text(environment: Record) -> str:
 def gpu_rows(environment: Record) -> tuple[tuple[str, ...], Rows, list[str]]:
     """Return (head, rows, reasons) of a table of the devices' limits, and their states at the start of the session.
 
-    A column is a group of devices that are alike, and a row is a fact. `reasons` are why facts are unknown.
+    Equal devices share a column. The reasons are for unknown facts.
     """
     gpus = [gpu for gpu in environment.get("gpus") or [] if "reasons" in gpu]
     alike: dict[tuple[tuple[str, str], ...], list[str]] = {}

@@ -1,4 +1,4 @@
-"""Describe the nodes of a session: which rank and device is on which node, and how nodes differ.
+"""Describe the nodes of a session: the node of each rank and device, and the differences between nodes.
 
 Equal nodes are described together. For a session on one node, texts do not mention nodes.
 """

@@ -61,7 +61,7 @@ class Steps:
         self.blocked = self.intervals(spans[spans["name"] == WAIT])
 
     def _ids(self, rows: pd.DataFrame) -> tuple[Keys, Keys]:
-        """Return a number for the rank (of a launch) of each row, and one for its step; -1 if there are no spans."""
+        """Return a number for the rank (of a launch) of each row, and one for its step; -1 without spans."""
         launch, rank, step = (rows[name].to_numpy(np.int64) for name in _STEP)
         of_rank = np.where(rank < self._ranks, launch * self._ranks + rank, -1)
         return of_rank, np.where((of_rank >= 0) & (step < self._steps), of_rank * self._steps + step, -1)
@@ -173,9 +173,9 @@ def case_breakdown(seen: SessionData) -> pd.DataFrame:
 def bubbles(seen: SessionData) -> pd.DataFrame:
     """Return the bubble of each pipeline configuration: the share of the time when its ranks are idle.
 
-    The columns are `case_id, label, stages, microbatches, schedule, theory, measured, n_launches`. `theory` is the
-    bubble for equal stages and messages without cost. `measured` is 1 - the mean share of computing over ranks, the
-    median over launches.
+    The columns are `case_id, label, stages, microbatches, schedule, theory, measured, n_launches`. The theory
+    assumes equal stages and messages without cost. The measured bubble is 1 - the mean share of computing over ranks,
+    the median over launches.
     """
     pipelines = {at: found for at in seen.counted["launch_id"] if (found := seen.facts[at].get("pipeline"))}
     good = seen.counted[seen.counted["launch_id"].isin(list(pipelines))]
@@ -194,7 +194,7 @@ def bubbles(seen: SessionData) -> pd.DataFrame:
 def _instruments_ratio(seen: SessionData) -> pd.Series[float]:
     """Return the ratio of instrumented to measured steps for each launch.
 
-    It compares as many measured steps, the last ones, because a low quantile of fewer steps is larger.
+    The last measured steps are used, equal in number, because a low quantile of fewer steps is larger.
     """
     instrumented = seen.results.read("sample", f"phase = '{Phase.INSTRUMENT}' AND metric = 'step_s'")
     steps = instrumented.groupby(["launch_id", "step"])["value"].max().rename("step_s").reset_index()

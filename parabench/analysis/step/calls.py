@@ -65,7 +65,7 @@ def group_calls(seen: SessionData) -> pd.DataFrame:
     - `wire_s`: the time from the last rank's start to the last end; NaN if a rank did not record the call
     - `late_s`: the time from the first rank's call to the last rank's call; NaN if a rank did not record it
     - `exposed_s`: the longest time that a rank's training was blocked; calls at the same time count it repeatedly
-    - `busbw`: GB/s, from `wire_s`, or from `duration_s` for operations in which ranks need not wait for each other
+    - `busbw`: GB/s, from `wire_s`, or from `duration_s` if the operation lets ranks finish without the others
     """
     # The slowest rank of each call is first.
     rows = seen.once(rank_calls).sort_values(["call", "duration_s"], ascending=[True, False], kind="stable")

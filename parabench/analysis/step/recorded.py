@@ -1,4 +1,4 @@
-"""Analyze the steps and collectives in profiler traces and dumps of other tools, and compare two recordings.
+"""Analyze steps and collectives in profiler traces and dumps, and compare two recordings.
 
 Communication is the time when a collective ran. It is exposed while no other kernel (on a CPU, no operator) ran.
 Unknown numbers are NaN.

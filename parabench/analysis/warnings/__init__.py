@@ -23,8 +23,8 @@ class Rule:
     """A rule that warns about each row of a table that meets `when`. If `when` is None, it warns about each row.
 
     `message` and `advice` are templates for `format.filled`, which takes the columns of the row. If `worst` names a
-    column, there is one warning for all rows: it lists their labels, and has the numbers of the row with the largest
-    value in that column.
+    column, there is one warning for all rows. It lists their labels, with the numbers of the row with the largest value
+    in that column.
     """
 
     code: str
