@@ -175,7 +175,7 @@ def test_undecided_compares_within_a_workload(tmp_path: Path) -> None:
         for mib, seconds in enumerate(level, 1)
     }
     launches = [
-        fake_results.launch(each, seconds * random.lognormvariate(0, 0.01), repetition=repetition)
+        fake_results.launch(each, seconds * random.lognormvariate(0, 0.03), repetition=repetition)
         for repetition in range(3)
         for each, seconds in step_s.items()
     ]
