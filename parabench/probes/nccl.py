@@ -117,7 +117,7 @@ def inspected(text: str) -> list[dict[str, Any]]:
     An entry has "op", "bytes", "ranks", "calls", and the medians "duration_s", "algbw_bytes_per_s" and
     "busbw_bytes_per_s", which are None if the file has none.
     """
-    calls: dict[tuple[str, int, int], list[dict[str, Any]]] = {}
+    calls: dict[tuple[str, Any, Any], list[dict[str, Any]]] = {}
     ranks: Any = None
     for entry in _entries(text):
         # Each object has a header, or the first one is the header of the others.
