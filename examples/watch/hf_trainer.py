@@ -31,24 +31,24 @@ class Watch(TrainerCallback):
         assert self.trainer is not None
         # The model as wrapped by DDP or FSDP. The callback does not receive it.
         self._steps = self._on.enter_context(watch(self.trainer.model_wrapped, kwargs["optimizer"], **self._options))
-        self._steps.asks()
+        self._steps.batch_requested()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._steps.has(None)
+        self._steps.batch_received(None)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._steps.asks()
+        self._steps.batch_requested()
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Exclude the evaluation from the wait for the next batch."""
         if self._steps is not None:
-            self._steps.has_none()
-            self._steps.asks()
+            self._steps.no_more_batches()
+            self._steps.batch_requested()
 
     on_save = on_evaluate
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._steps.has_none()
+        self._steps.no_more_batches()
         self._on.close()
 
 

@@ -29,27 +29,27 @@ class Watch(lightning.Callback):
         called = trainer.strategy.model
         assert isinstance(called, nn.Module)
         self._steps = self._on.enter_context(watch(called, trainer.optimizers[0], **self._options))
-        self._steps.asks()
+        self._steps.batch_requested()
 
     def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
-        self._steps.has(batch)
+        self._steps.batch_received(batch)
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        self._steps.asks()
+        self._steps.batch_requested()
 
     def on_validation_start(self, trainer: Any, module: Any) -> None:
         if self._steps is not None:  # Lightning also validates before the training
-            self._steps.has_none()
+            self._steps.no_more_batches()
 
     def on_validation_end(self, trainer: Any, module: Any) -> None:
         if self._steps is not None:
-            self._steps.asks()
+            self._steps.batch_requested()
 
     def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
         self._on.__exit__(type(exception), exception, exception.__traceback__)
 
     def on_train_end(self, trainer: Any, module: Any) -> None:
-        self._steps.has_none()
+        self._steps.no_more_batches()
         self._on.close()
 
 

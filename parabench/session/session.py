@@ -263,7 +263,7 @@ def next_repetition(
     if not left:
         return None
     within = "" if half_width is None else f", {format.within(half_width)}"
-    standing = f"{len(left)} of {len(plan.cases)} configurations may be the fastest{within}"
+    standing = f"{len(left)} of {len(plan.cases)} configurations remain{within}"
     if spent_s + next_seconds(launches, left) > adding_s:
         log(f"{standing}: racing ends after {format.duration(adding_s)}")
         return None

@@ -143,10 +143,10 @@ class Loop:
         """Yield `batches` unchanged, and mark the steps between them."""
         return Batches(self, batches)
 
-    # Frameworks that own the loop call `asks`, `has` and `has_none` from their callbacks.
+    # Frameworks that own the loop call `batch_requested`, `batch_received` and `no_more_batches` from their callbacks.
 
     @guarded
-    def asks(self) -> None:
+    def batch_requested(self) -> None:
         """Mark that the loop requests a batch."""
         if self._left_s is not None and self.steps:
             self.pauses[self.steps] = self.pauses.get(self.steps, 0.0) + perf_counter() - self._left_s
@@ -160,10 +160,10 @@ class Loop:
         self._asked_s, self._left_s = perf_counter(), None
 
     @guarded
-    def has(self, batch: Any) -> None:
+    def batch_received(self, batch: Any) -> None:
         """Mark that the requested batch is available."""
         if self._next in (REQUESTED, END):  # its request was not reported
-            self.asks()
+            self.batch_requested()
         if self._next == OVER:
             return
         if self._next == LOADED:
@@ -176,7 +176,7 @@ class Loop:
             self.first_batch(batch)
 
     @guarded
-    def has_none(self) -> None:
+    def no_more_batches(self) -> None:
         """Mark that there are no more batches, so the last request did not start a step."""
         self._leave(perf_counter() if self._asked_s is None else self._asked_s)
         if self._next == LOADED:
@@ -184,7 +184,7 @@ class Loop:
             self._next = REQUESTED
 
     @guarded
-    def leaves(self) -> None:
+    def loop_left(self) -> None:
         """Mark that the loop over batches was left, at its end or early."""
         if self._next == END:
             self._end_step()
@@ -197,7 +197,7 @@ class Loop:
     @guarded
     def finish(self) -> None:
         """Mark no further step, and discard the current one."""
-        self.leaves()
+        self.loop_left()
         if self._next != OVER:
             self._forget(self._next)
         self._next = OVER
@@ -307,15 +307,15 @@ class Batches(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         loop = self._loop
-        loop.asks()  # the first wait includes the start of a loader's workers
+        loop.batch_requested()  # the first wait includes the start of a loader's workers
         try:
             for batch in self._batches:
-                loop.has(batch)
+                loop.batch_received(batch)
                 yield batch
-                loop.asks()
-            loop.has_none()
+                loop.batch_requested()
+            loop.no_more_batches()
         finally:
-            loop.leaves()
+            loop.loop_left()
 
 
 # -- the account of the loop's time -----------------------------------------------------------------------------------

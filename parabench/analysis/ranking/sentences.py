@@ -87,7 +87,7 @@ def _set(rows: Rows, workload: Row, best: Row, objective: Objective) -> Iterator
     following, worse = (slower[0]["label"], objective.worse(slower[0]["slower"])) if slower else ("", "")
     open_set = bool(tied) and (not slower or too_wide(workload))
     if open_set and slower:
-        chosen = f"{objective.first}: one of {1 + len(tied)} of {everything}"
+        chosen = f"{objective.first}: one of {1 + len(tied)} out of {everything}"
         yield f"{chosen} ({basis}): {format.listed(names, MOST_NAMES)}."
         yield f"The next, {following}, {worse}."
     elif open_set:

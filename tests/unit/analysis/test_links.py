@@ -74,7 +74,7 @@ def test_link_launch_has_the_ranks_of_a_node_or_its_devices():
     cuda = Case(world_size=2, device="cuda", backend="nccl")
 
     def grid(cases, machine):
-        case = linking.case_of(cases, machine)
+        case = linking.case_of_all_ranks(cases, machine)
         return case.world_size, case.nodes, case.device, case.backend
 
     assert grid((small, large), Machine(cores=2)) == (4, 1, "cpu", "gloo")

@@ -111,7 +111,7 @@ def test_until_decided_launches_candidates_only(suite: str, tmp_path: Path, conc
     answer = sweet_spots(results)[0]
     assert answer.more_repetitions is None
     assert {answer.best.case_id, *(each.case_id for each in answer.tied)} == set(extra["case_id"])
-    assert said.count("2 of 4 configurations may be the fastest, ±") == repetitions - 2
+    assert said.count("2 of 4 configurations remain, ±") == repetitions - 2
     assert results.session["finished_utc"].notna().all()
     # Unequal numbers of launches cause no warning.
     assert {finding.code for finding in check(results)} <= {"few_launches"}
@@ -139,7 +139,7 @@ def test_a_block_that_would_overrun_the_budget_is_not_begun(suite: str, tmp_path
     with Store.open_or_create(tmp_path / "out" / "results.db") as store:
         planned = plan_of(results)
         assert next_repetition(store, 1, planned, 60, 60 - 0.99 * needs, said.append, "go on") is None
-        assert said[0].startswith("2 of 4 configurations may be the fastest, ±")
+        assert said[0].startswith("2 of 4 configurations remain, ±")
         assert said[0].endswith(": racing ends after 60 s")
         grown = next_repetition(store, 1, planned, 60, 60 - 1.01 * needs, said.append, "go on")
     assert grown is not None
@@ -162,7 +162,7 @@ def test_until_decided_gives_up_when_it_is_too_noisy(suite: str, tmp_path: Path)
     with Store.open_or_create(tmp_path / "out" / "results.db") as store:
         grown = next_repetition(store, 1, plan_of(results), 60 * minutes, 0.0, lines.append, "go on")
     assert grown is not None
-    assert lines[0].startswith(f"{len(grown.extra[-1])} of 4 configurations may be the fastest, ±")
+    assert lines[0].startswith(f"{len(grown.extra[-1])} of 4 configurations remain, ±")
 
 
 def test_undecided_compares_within_a_workload(tmp_path: Path) -> None:

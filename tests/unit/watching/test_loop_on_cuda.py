@@ -33,17 +33,17 @@ def take(loop: Loop, device: Behind, steps: int, *, forwards: int = 1) -> None:
     optimizer.register_step_pre_hook(lambda *_: device.computes(0.003))
     with loop.hooked(model, optimizer):
         for _ in range(steps):
-            loop.asks()
+            loop.batch_requested()
             device.host(0.0005)
-            loop.has(None)
+            loop.batch_received(None)
             for _ in range(forwards):
                 device.computes(0.002 / forwards)
                 model(torch.ones(1, 1)).sum().backward()
                 device.computes(0.004 / forwards)
             optimizer.step()
             device.host(0.0005)
-        loop.asks()
-        loop.has_none()
+        loop.batch_requested()
+        loop.no_more_batches()
 
 
 def test_loop_on_cuda_takes_device_times_without_waiting(tmp_path: Path, behind: Behind) -> None:

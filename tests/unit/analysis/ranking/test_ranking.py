@@ -140,7 +140,7 @@ def test_winner_is_named_when_its_set_is_narrow(tmp_path, noise, named):
     assert (answer.half_width < 0.05) == named
     assert (answer.winner is not None) == named
     assert answer.sentence.startswith(
-        f"Fastest: {answer.best.label}: " if named else "Fastest: one of 2 of 3 configurations (95%, 3 "
+        f"Fastest: {answer.best.label}: " if named else "Fastest: one of 2 out of 3 configurations (95%, 3 "
     )
     assert answer.winner == (answer.best if named else None)
     assert ("fastest" in set(page_cases(seen)["ranking"])) == named
