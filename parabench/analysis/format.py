@@ -34,7 +34,7 @@ def printable(line: str) -> str:
 
 
 def one_line(text: object) -> str:
-    """Return a text as one printable line with single spaces, so that a terminal that wraps it shows no second line."""
+    """Return a text without line breaks and control characters, and with single spaces."""
     return printable(" ".join(str(text).split()))
 
 

@@ -152,7 +152,7 @@ def _logged_rows(logs: Path, backend: str) -> tuple[Any, ...]:
 
 
 def _load(name: str) -> Results:
-    """Return a results database. Raises UsageError if the name has a session: predictions use all sessions."""
+    """Load a results database. Raises UsageError for STORE@SESSION, because predictions use all sessions."""
     from parabench.analysis.session import split
     from parabench.store.results import load
 

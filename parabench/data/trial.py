@@ -69,7 +69,10 @@ class Trial:
 
 
 def trial_of(case: Case) -> Trial:
-    """Try one batch of the case's model and data. Raises UsageError for the first mistake."""
+    """Try forward, loss, backward and an optimizer step on the CPU with one batch of the case's model and data.
+
+    Raises UsageError for the first mistake in the user's model or data.
+    """
     training = case.reference().replace(device="cpu", backend="gloo", precision=IEEE, threads=1, verification=EXACT)
     return _tried(training.replace(grad_accumulation=1, pin_memory=False))
 

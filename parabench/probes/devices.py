@@ -285,7 +285,10 @@ def _name(pid: int) -> str | None:
 
 
 class _Device:
-    """One device, and its supported calls of NVML. Rows go to `source`. `fast` counters may wrap around in a tick."""
+    """One device, with the NVML functions that it supports. Its readings become rows of `source`.
+
+    `fast` counters could wrap around between two ticks, so their rate is measured by two readings in one tick.
+    """
 
     def __init__(self, used: nvml.Used, source: Source) -> None:
         self._used, self._source = used, source

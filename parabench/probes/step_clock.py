@@ -175,9 +175,9 @@ class StepClock:
         return self._at if self._cuda else None
 
     def lags(self) -> list[tuple[int, str, float]]:
-        """Return (step, metric, seconds) on CUDA: the longest time from enqueuing to reaching a mark in each step.
+        """Return the largest lag of the device in each step, as (step, metric, seconds). Without CUDA, return [].
 
-        Call this after `finish`.
+        The lag of a mark is the time from the host enqueuing it until the device reaches it. Call this after `finish`.
         """
         if not self._cuda:
             return []

@@ -148,7 +148,7 @@ def lines(answer: Answer) -> list[str]:
 
 
 def _by_table(work: Rows, workload: Row) -> list[str]:
-    """Return the table `by` as lines of text."""
+    """Return the best configuration for each value of the axes of `--by`, as lines of a text table."""
     objective, axes = OBJECTIVES[workload["objective"]], work["by"][0]["axes"]
     candidates = {row["case_id"]: row for row in work["candidates"]}
     rows = [[*axes, "best configuration", objective.head, "slower", "distinguishable", "configurations"]]
