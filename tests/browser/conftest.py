@@ -1,7 +1,5 @@
 """Reports that the tests of several files read: made once."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

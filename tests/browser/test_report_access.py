@@ -1,7 +1,5 @@
 """Pages that everybody can use: axe-core finds nothing serious on any of them."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

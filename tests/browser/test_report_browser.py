@@ -1,7 +1,5 @@
 """The report in a real browser, from disk, as a reader opens it."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Pages of sessions with little or no data: sentences instead of empty figures."""
 
-from __future__ import annotations
-
 import pytest
 
 import fake_collectives

@@ -1,7 +1,5 @@
 """What reaches the figures of a real browser: their cases, units, and what the filters leave of them."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

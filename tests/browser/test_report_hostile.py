@@ -1,7 +1,5 @@
 """Hostile texts in every field of a store: nothing runs, nothing is asked for, nothing leaves its place."""
 
-from __future__ import annotations
-
 import pytest
 
 import hostile_helpers as hostile

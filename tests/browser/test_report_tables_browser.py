@@ -1,7 +1,5 @@
 """The tables of all cases and launches, their files, a case's details and the figures of trust, in a real browser."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

@@ -3,8 +3,6 @@
 `.ci/run` gives the page of a real session in PARABENCH_REPORT.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Strategies over gloo on CUDA devices: no CUDA pointer goes to an operation that reads it on the host."""
 
-from __future__ import annotations
-
 import pytest
 
 from gloo_helpers import check_full_tensor, check_operators, check_replicas_of_shards

@@ -1,7 +1,5 @@
 """Variants of `ab`: their words, and the order of their launches, which are faked."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

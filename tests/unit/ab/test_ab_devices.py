@@ -1,7 +1,5 @@
 """Two variants on fake CUDA devices: interleaved launches, and whole launches that alternate."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """`noise`: the end of its pilot, its answer and its files; launches are faked."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import sys

@@ -1,7 +1,5 @@
 """`ab --series`: decisions, error probabilities and resumed proposals; launches are faked."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Shared launches: the noise floor of an A/A test, and interference, which is found without false alarms."""
 
-from __future__ import annotations
-
 import re
 from itertools import count
 

@@ -1,7 +1,5 @@
 """FLOP/s, share of the peak and joules, from stores with a known truth."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

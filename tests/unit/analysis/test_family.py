@@ -1,7 +1,5 @@
 """Answers about unranked strategies, stale gradients, and several workloads."""
 
-from __future__ import annotations
-
 import pytest
 
 import fake_results as fake

@@ -1,7 +1,5 @@
 """Numbers and quantities as text."""
 
-from __future__ import annotations
-
 import pytest
 
 from parabench.analysis.format import duration, margin_ms, margin_rate, times_between, within

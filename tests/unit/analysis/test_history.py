@@ -1,7 +1,5 @@
 """History: change points of step times, and the changes of the environment at the same time."""
 
-from __future__ import annotations
-
 import copy
 import json
 import re

@@ -1,7 +1,5 @@
 """Links: the measured pairs, their tiers, warnings about slow links, and sessions with --links."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import math

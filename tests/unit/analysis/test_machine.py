@@ -1,7 +1,5 @@
 """Machines that are not here: NVML is replaced at its functions."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 

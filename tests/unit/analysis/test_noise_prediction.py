@@ -1,7 +1,5 @@
 """What a pilot predicts, against the gate's own rule on drawn launches."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

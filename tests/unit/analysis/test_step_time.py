@@ -1,7 +1,5 @@
 """One case of one session has one step time, whoever is asked, also where a launch is missing."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Configurations that shared a launch are compared round by round."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

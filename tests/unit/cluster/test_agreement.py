@@ -1,7 +1,5 @@
 """Facts that all nodes must share, and sources of a secret."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Parts of a session on several nodes: specs, clocks, failures and addresses."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

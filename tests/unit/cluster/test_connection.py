@@ -1,7 +1,5 @@
 """Connections between two nodes: signatures, refusals and lost ends."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

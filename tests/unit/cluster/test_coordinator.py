@@ -1,7 +1,5 @@
 """Node 0 and the agents of other nodes in one process, over real sockets, without ranks."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Callable, Iterator

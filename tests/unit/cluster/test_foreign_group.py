@@ -1,7 +1,5 @@
 """Groups of processes that torchrun, mpirun or srun started."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The manifests for Kubernetes: schemas, names, shell code, and commands."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Nodes and ranks from torchrun's flags and Slurm's variables, and wrong values of these."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Queues of collectives on a fake CUDA device: waits, lifetimes of tensors, and failures."""
 
-from __future__ import annotations
-
 import gc
 import threading
 import weakref

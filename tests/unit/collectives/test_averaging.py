@@ -1,7 +1,5 @@
 """NCCL's averages: correct averages are never counted as wrong, and wrong averages always are."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Exact results of every algorithm over a simulated wire with the worst timing that a real wire allows."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """The wire for messages that are kernels on a stream: messages start as a group at the first wait."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """The GitHub Action: its inputs, its script in temporary repositories, and its comment, with a fake API."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The workflow for GitHub and the page about CI: their shape, their shell, and that their commands are understood."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

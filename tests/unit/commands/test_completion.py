@@ -1,7 +1,5 @@
 """What a shell completes, as click asks for it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

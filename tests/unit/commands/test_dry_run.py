@@ -1,8 +1,6 @@
 """`--dry-run`: what would be launched, for any number of nodes and without any of them; planning does not grow with
 ranks."""
 
-from __future__ import annotations
-
 import re
 import socket
 from collections import Counter

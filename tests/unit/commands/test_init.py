@@ -1,7 +1,5 @@
 """`parabench init`: files of a new project, and that the suite was tried before they are there."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`parabench predict`: what it answers, and each wrong question in one line."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from unittest.mock import patch

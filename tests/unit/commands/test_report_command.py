@@ -1,7 +1,5 @@
 """`parabench report`: results databases, files and browsers."""
 
-from __future__ import annotations
-
 import webbrowser
 
 import pytest

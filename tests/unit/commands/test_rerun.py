@@ -1,7 +1,5 @@
 """The command that a report gives for a case measures that case, and nothing else."""
 
-from __future__ import annotations
-
 import shlex
 
 import pytest

@@ -1,7 +1,5 @@
 """What a script may ask of every command: JSON alone, silence, no escape codes; and what a terminal shows instead."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

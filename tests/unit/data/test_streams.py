@@ -1,7 +1,5 @@
 """Data with a fixed order: all ranks read the same global batches, and take their samples."""
 
-from __future__ import annotations
-
 from itertools import chain
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Every command of parabench that README, docs and `--help` show is one that the command line understands."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Every relative link and anchor of the documents leads somewhere, and every page is reachable from the index."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The tables of the documents that people read say what the source does, and name what they lack."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 

@@ -1,7 +1,5 @@
 """The pictures of docs/reference/algorithms.md show the algorithms' messages, and the custom example runs."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

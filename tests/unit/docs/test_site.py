@@ -1,7 +1,5 @@
 """Content of the site that is not in docs/: lists generated from code, and files that pages link to."""
 
-from __future__ import annotations
-
 import re
 
 import click

@@ -1,7 +1,5 @@
 """The private and recent torch APIs of torch_apis.md: the installed torch has them, and no other one is used."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import inspect

@@ -1,7 +1,5 @@
 """Exported numbers equal the database, in the schemas of other tools."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Dumps of torch's flight recorder: calls, ranks that did not enter a call, and pickles of other objects."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 from typing import Any

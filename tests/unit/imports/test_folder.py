@@ -1,7 +1,5 @@
 """Folders of recordings: accepted and refused files, the results database and the page."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import tracemalloc

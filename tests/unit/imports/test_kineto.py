@@ -1,7 +1,5 @@
 """Generated traces of torch.profiler with kernels of a GPU and known numbers."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Logs of nccl-tests and NCCL's debug logs, with one row for each input."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

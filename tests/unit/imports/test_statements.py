@@ -1,7 +1,5 @@
 """The sentences that a folder of recordings must and must not lead to, with one row for each kind of input."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import pickle

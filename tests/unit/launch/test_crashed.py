@@ -1,7 +1,5 @@
 """Crashed ranks: the reason that C++ wrote before the process aborted is kept and shown."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The failure of a launch that hangs, from the answers of its ranks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The token that the launches of two variants pass to each other."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The GPU checks of doctor, with fake functions of NVML and a fake child process of torch."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

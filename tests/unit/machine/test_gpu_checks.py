@@ -1,7 +1,5 @@
 """The program of GPU checks: crashes of checks, and its output. No GPU is needed."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Hosts, devices and repositories: /sys and /proc in a folder, and fake functions of NVML."""
 
-from __future__ import annotations
-
 import subprocess
 
 import pynvml

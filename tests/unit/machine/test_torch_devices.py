@@ -1,7 +1,5 @@
 """Devices that torch finds without NVML: AMD's, and NVIDIA's in a container."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import sys

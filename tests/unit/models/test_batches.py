@@ -1,7 +1,5 @@
 """Batches of any structure, by exact numbers."""
 
-from __future__ import annotations
-
 from collections import UserDict
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple

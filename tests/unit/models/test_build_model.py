@@ -1,7 +1,5 @@
 """Custom models: reproducible in each process, and changed for the case."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

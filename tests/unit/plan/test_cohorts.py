@@ -1,7 +1,5 @@
 """Cases that share a launch: which can, what fits into memory, and the orders of their rounds."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Defaults by device and by the number of devices."""
 
-from __future__ import annotations
-
 import pytest
 
 from parabench.errors import UsageError

@@ -1,7 +1,5 @@
 """A field that is declared once is checked, read from text and offered as an option as it says."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import numpy as np

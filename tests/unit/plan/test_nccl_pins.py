@@ -1,7 +1,5 @@
 """Pins of NCCL's algorithms: NCCL's refusals leave cases out after a failed launch."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,8 +1,6 @@
 """Planning for several nodes: sizes that fill them or not, what a suite lists for one machine, batches and data that
 grow with the ranks."""
 
-from __future__ import annotations
-
 import pytest
 
 from parabench.errors import UsageError

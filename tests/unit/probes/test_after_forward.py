@@ -1,7 +1,5 @@
 """Callbacks after the forward of a module."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

@@ -1,7 +1,5 @@
 """Nested observers of c10d's calls."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The sampler of devices on a simulated clock: values, faults, processes, and the used devices."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """NCCL's log in several versions, the launch that enables it, and the Inspector's files."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

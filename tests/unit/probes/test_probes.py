@@ -1,7 +1,5 @@
 """The hooks of a probe in the table, and its report."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

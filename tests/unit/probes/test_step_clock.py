@@ -1,7 +1,5 @@
 """The step clock on a simulated CUDA device that runs behind its host."""
 
-from __future__ import annotations
-
 import json
 from itertools import repeat
 from pathlib import Path

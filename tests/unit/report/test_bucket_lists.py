@@ -1,7 +1,5 @@
 """Bucket sizes, caps and lists of caps: sentences, figures and exports."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

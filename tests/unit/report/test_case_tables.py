@@ -1,7 +1,5 @@
 """Tables are bounded and have ids of configurations; formats of numbers; tables as the page embeds them."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """The page of a session of collectives."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """What `parabench compare` writes: JSON by its schema, JUnit, Markdown and a page, of a gate."""
 
-from __future__ import annotations
-
 import json
 import re
 import sqlite3

@@ -1,7 +1,5 @@
 """Figures of the answer: the ranking, and step time against memory."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 

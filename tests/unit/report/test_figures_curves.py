@@ -1,7 +1,5 @@
 """Figures of step time and throughput along an axis, on step times without noise."""
 
-from __future__ import annotations
-
 import math
 import re
 

@@ -1,7 +1,5 @@
 """Results databases with hostile text: pages hold it as text. Browsers are tested in tests/browser/."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """Several nodes: devices and hosts by node, compared machines, slow nodes, and summaries of many nodes."""
 
-from __future__ import annotations
-
 import pytest
 
 import fake_collectives as collectives

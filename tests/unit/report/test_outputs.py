@@ -1,7 +1,5 @@
 """What stores, files and standard output commands take, and what they say of those that they cannot."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 

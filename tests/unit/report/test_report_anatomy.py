@@ -1,7 +1,5 @@
 """The sections that take a step apart, on steps whose every second is known."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Sections of memory over time and of devices, with the reason if a section is empty."""
 
-from __future__ import annotations
-
 import pytest
 
 import fake_devices

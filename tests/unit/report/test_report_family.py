@@ -1,7 +1,5 @@
 """A session with every strategy: parts that only some have, and unranked strategies."""
 
-from __future__ import annotations
-
 import pytest
 
 import fake_results as fake

@@ -1,7 +1,5 @@
 """The machine and its utilization in a report."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """The report's section of predictions for more ranks."""
 
-from __future__ import annotations
-
 import pytest
 
 import fake_results as fake

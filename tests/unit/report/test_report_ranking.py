@@ -1,7 +1,5 @@
 """The ranking relative to the best, and a race, as the page shows them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

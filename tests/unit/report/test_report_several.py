@@ -1,7 +1,5 @@
 """Two or more sessions on one page: ratios of a known truth, and unknown comparisons."""
 
-from __future__ import annotations
-
 import functools
 import math
 import re

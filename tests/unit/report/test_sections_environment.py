@@ -1,7 +1,5 @@
 """The variation between launches, measured links, and the data of configurations."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

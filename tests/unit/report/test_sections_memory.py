@@ -1,7 +1,5 @@
 """Figures of memory, on states and peaks whose every byte is known."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """The files of a page: all are shipped and used, and the script has every module before those that import it."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import tomllib

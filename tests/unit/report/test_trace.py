@@ -1,7 +1,5 @@
 """The exported trace: the Trace Event Format and its content."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

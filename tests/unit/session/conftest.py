@@ -1,7 +1,5 @@
 """Sessions of fake launches write an empty report, because a real one takes longer than the session."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

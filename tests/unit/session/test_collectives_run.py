@@ -1,7 +1,5 @@
 """`parabench collectives` with a fake launcher."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Deadlines of launches that were never measured: on a GPU, a hang is reported within minutes."""
 
-from __future__ import annotations
-
 import pytest
 
 from parabench.errors import UsageError

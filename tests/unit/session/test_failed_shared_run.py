@@ -1,7 +1,5 @@
 """Sessions whose configurations all succeed in own launches, but one fails in shared launches."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 

@@ -1,7 +1,5 @@
 """Temporary folders of a process, which ended processes leave; files that are written completely or not at all."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """Plans of requests: warnings about the CPU and NVML, and compute-only launches."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """A session whose cases take turns in shared launches."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

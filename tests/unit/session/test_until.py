@@ -1,7 +1,5 @@
 """`--until-decided`: only what may still be the fastest is launched again, and nothing of it is lost."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

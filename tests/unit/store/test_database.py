@@ -1,7 +1,5 @@
 """The file of a results database: its content, readers during a run, and damaged files."""
 
-from __future__ import annotations
-
 import os
 import re
 import sqlite3

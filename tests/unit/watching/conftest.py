@@ -1,7 +1,5 @@
 """Fixtures for watched loops."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The configuration of a watched loop, from its model, optimizer and batches."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

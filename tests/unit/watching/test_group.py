@@ -1,7 +1,5 @@
 """The ranks of a watched loop: messages through the rendezvous store, and hosts whose ranks have different devices."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import random

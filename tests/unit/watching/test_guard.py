@@ -1,7 +1,5 @@
 """Errors of instruments: the training goes on unchanged, the reason is printed, and the rest is recorded."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Timestamps of a loop, by hooks and an iterator."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from pathlib import Path

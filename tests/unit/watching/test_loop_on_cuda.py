@@ -1,7 +1,5 @@
 """A watched loop on a simulated CUDA device that runs behind its host."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import repeat
 from pathlib import Path

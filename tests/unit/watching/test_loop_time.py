@@ -1,7 +1,5 @@
 """The account of a loop's wall time, from known timestamps."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Loops of many kinds in one process: watching changes no loss, and all steps are recorded."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Callable, Iterable
 from contextlib import closing

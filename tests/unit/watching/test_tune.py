@@ -1,7 +1,5 @@
 """Tuning of bucket caps: new buckets of a module, and the choice of the fastest cap."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """The block of `watch` in one process."""
 
-from __future__ import annotations
-
 import signal
 import sqlite3
 from collections.abc import Iterable, Iterator

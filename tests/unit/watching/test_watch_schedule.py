@@ -1,7 +1,5 @@
 """The phase of each step of a watched loop."""
 
-from __future__ import annotations
-
 import pytest
 
 from parabench.plan.schedule import TrainingSchedule

@@ -1,7 +1,5 @@
 """The timing of calls: on a clock that only calls advance, and on a device that runs behind the host."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The interleaving of collective cases, and the order of a rank's marks."""
 
-from __future__ import annotations
-
 import pytest
 
 from fake_collectives import case, slots_of

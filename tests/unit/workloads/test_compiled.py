@@ -1,7 +1,5 @@
 """The graphs of torch.compile and the frames that it leaves to eager mode, counted for each case of a process."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -17,7 +15,7 @@ from parabench.models.options import CompileCounts, compile_blocks
 from parabench.plan.case import Case
 from parabench.strategies.base import RankInfo
 from parabench.workloads.trainer import build
-from trained_helpers import NoClock
+from trained_helpers import Marks
 
 CPU = torch.device("cpu")
 
@@ -74,7 +72,7 @@ def test_compiled_cases_of_one_process_have_static_graphs(shapes: list[list[torc
     ]  # fmt: skip
     for _ in range(2):
         for training in trainings:
-            training.take(NoClock(), 2)
+            training.take(Marks(), 2)
     told = [training.compiled and training.compiled.facts() for training in trainings]
     assert told == [{"graphs": 1, "eager_frames": 0}] * 2
     assert [any(shape[:2] == (batch, 8) for shape in of) for of, batch in zip(shapes, (2, 8), strict=True)] == [

@@ -1,7 +1,5 @@
 """Links over NCCL with fake streams: results do not depend on the host's time for starting messages."""
 
-from __future__ import annotations
-
 import queue
 import threading
 from collections import defaultdict

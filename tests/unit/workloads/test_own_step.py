@@ -1,7 +1,5 @@
 """The parts of a step that a model may define, gradient accumulation, and the model before it is made parallel."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Launches by time: all ranks agree on the number of steps, and the common steps are verified."""
 
-from __future__ import annotations
-
 import math
 from concurrent.futures import ThreadPoolExecutor
 

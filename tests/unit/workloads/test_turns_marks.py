@@ -1,7 +1,5 @@
 """The marks of each case of a shared launch, and the case whose turn it was when the launch failed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The order of events in a rank of interleaved cases: work, and waits for devices, peers and the other variant."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

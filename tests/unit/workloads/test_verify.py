@@ -1,7 +1,5 @@
 """Verification of launches with given numbers: the rule of each strategy, weaker levels, and named causes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

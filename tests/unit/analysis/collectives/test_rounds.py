@@ -1,7 +1,5 @@
 """The rounds of collectives, against the messages that their algorithms send."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """Two machines: matching configurations, ratios with a known truth, and the output."""
 
-from __future__ import annotations
-
 import json
 import re
 

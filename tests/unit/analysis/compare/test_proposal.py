@@ -1,7 +1,5 @@
 """The rule that accepts a proposal: alpha spending, error rates and power."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

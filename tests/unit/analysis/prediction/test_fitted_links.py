@@ -1,7 +1,5 @@
 """Links from the times of collectives, and the times of collectives over links."""
 
-from __future__ import annotations
-
 import pytest
 
 from fake_base import pair_rows

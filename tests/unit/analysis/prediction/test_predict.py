@@ -1,7 +1,5 @@
 """Predictions and refusals from a given base."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

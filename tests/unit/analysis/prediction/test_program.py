@@ -1,7 +1,5 @@
 """The timeline of a rank's program, against timelines computed by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from parabench.analysis.prediction.program import Call, Program, program_of, simulated

@@ -1,7 +1,5 @@
 """Timed steps carry nothing: not one byte is written, read or sent in them that the training does not ask for."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Objectives of `best` besides the step time, its tables, and its JSON."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Racing: eliminations, their bounds, and the error rate."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

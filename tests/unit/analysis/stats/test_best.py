@@ -1,7 +1,5 @@
 """Dunnett's quantile has the published values, and the set of the best contains the true best."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy import stats

@@ -1,7 +1,5 @@
 """The gate and the ranking on simulated launches whose truth is known (more: docs/explanation/certainty.md)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

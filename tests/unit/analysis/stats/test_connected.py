@@ -1,7 +1,5 @@
 """Ratios exist only between connected cases. Levels come from the launches of the case alone."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import defaultdict

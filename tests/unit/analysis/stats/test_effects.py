@@ -1,7 +1,5 @@
 """The fit of case + repetition against least squares by the pseudo-inverse of the whole design matrix."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """The model of sessions with partly shared launches: two strata, and a variance for each pair of cases."""
 
-from __future__ import annotations
-
 import math
 from itertools import combinations
 

@@ -1,7 +1,5 @@
 """The breakdown of instrumented steps with known times."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Every code of a warning is documented, and no other."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

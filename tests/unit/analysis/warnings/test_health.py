@@ -1,7 +1,5 @@
 """Warnings from readings of devices and hosts, from the environment, and about slow hosts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
