@@ -43,7 +43,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(workload.join, "WorldGroups", lambda *args: Groups())
     monkeypatch.setattr(workload, "Partner", Partner)
     monkeypatch.setattr(workload, "StepClock", lambda *args: clock)
-    monkeypatch.setattr(workload.hang, "watch", lambda *args: None)
+    monkeypatch.setattr(workload.hang, "set_clock", lambda *args: None)
     monkeypatch.setattr(workload.accelerator, "synchronize", says("wait for the device"))
     monkeypatch.setattr(workload, "forget_building", says("give back"))
     monkeypatch.setattr(workload, "build", says("build", arm))
