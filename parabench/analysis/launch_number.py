@@ -1,7 +1,7 @@
 """Compute one number per launch from its steps or calls.
 
 - **Separate launches**: a quantile (`QUANTILE`). `numbers.step_numbers` computes it for tables.
-- **Watched loops**: the mean step, from the account of the loop's time that `watching.loop_time` stores.
+- **Watched loops**: the mean step, from the account of the loop's time that `watching.loop.loop_time` computes.
 - **Interleaved configurations**: a turn has the consecutive steps of one configuration in an interleaved round. Changes
   while a launch runs (another process starts, a clock falls) affect all turns of a round alike. So turns are compared
   with the other turns of their round, and rounds are averaged.

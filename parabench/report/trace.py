@@ -60,6 +60,7 @@ def write_trace(
 
 def choose(seen: SessionData, case: str, launch: int | None = None, step: int | None = None) -> tuple[str, int, int]:
     """Return the ids of a configuration and a launch, and a step; see `write_trace`. Raises UsageError."""
+    seen.session.require("training", seen.results.path)
     labels = seen.labels
     named = [key for key, label in labels.items() if case in (key, label)]
     found = named or [key for key in labels if key.startswith(case)]

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+import fake_collectives
 import fake_results as fake
 from command_line import parabench
 from parabench.store.record import DeviceSample, HostSample, Launch
@@ -121,3 +122,11 @@ def test_trace_error_is_one_line(store, tmp_path, monkeypatch, arguments, text):
     done = parabench("export", *arguments, "results.db")
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
     assert text in done.stderr
+
+
+def test_trace_of_collectives_is_a_usage_error(tmp_path):
+    case = fake_collectives.case()
+    store = fake_collectives.write(tmp_path / "results.db", [fake_collectives.launch(case, lambda size: 1e-3)]).path
+    done = parabench("export", "--trace", case.label, store)
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert "measured collectives, not training" in done.stderr
