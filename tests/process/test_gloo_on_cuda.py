@@ -2,7 +2,7 @@
 
 import pytest
 
-from gloo_helpers import check_full_tensor, check_operators, check_replicas_of_shards
+from gloo_helpers import check_full_tensor, check_operators
 from parabench.errors import UsageError
 from parabench.plan.case import Case
 from parabench.plan.validate import check, check_fit
@@ -34,7 +34,5 @@ def test_operators_of_every_strategy_take_cuda_tensors(tmp_path):
         "ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "tp_ddp", "tp_fsdp", "parameter_server",
         "parameter_server_async", "local_only",
     }  # fmt: skip
-    checks = [
-        (check_operators, (cases, tmp_path)), (check_full_tensor, (cases, tmp_path)), (check_replicas_of_shards, ()),
-    ]  # fmt: skip
+    checks = [(check_operators, (cases, tmp_path)), (check_full_tensor, (cases, tmp_path))]
     assert complaints_of_ranks(one_by_one, cases[0], tmp_path, checks) == [[]] * RANKS
