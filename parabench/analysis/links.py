@@ -38,11 +38,12 @@ def tiers_of(links: pd.DataFrame) -> pd.DataFrame:
     - `latency_s` and `bytes_per_s`: medians
     - `low` and `high`: the lowest and the highest bandwidth, bytes/s
     """
-    rates = {"bytes_per_s": "median", "low": "min", "high": "max"}
     table = links.groupby("tier").agg(
         links=("tier", "size"),
         latency_s=("latency_s", "median"),
-        **{name: ("bytes_per_s", function) for name, function in rates.items()},
+        bytes_per_s=("bytes_per_s", "median"),
+        low=("bytes_per_s", "min"),
+        high=("bytes_per_s", "max"),
     )
     return table.loc[[tier for tier in TIERS if tier in table.index]]
 

@@ -326,7 +326,7 @@ def _half_widths(effects: Effects, means: pd.Series[float]) -> pd.Series[float]:
 
 
 def _widest(widths: pd.Series[float], cases: Sequence[str]) -> float | None:
-    """Return the widest known half-width of these cases as a fraction; `None` if one is unknown, or there is none."""
+    """Return the widest half-width of these cases as a fraction; `None` if one is unknown, or without cases."""
     return format.number_or_none(math.expm1(widths[list(cases)].max()))
 
 
