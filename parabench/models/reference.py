@@ -26,14 +26,26 @@ from parabench.models.batches import count_up
 from parabench.plan.case import Case
 
 
+class Linear(nn.Linear):
+    """A linear layer without initial values. `GPT` draws them, and default values would be lost."""
+
+    def reset_parameters(self) -> None: ...
+
+
+class Embedding(nn.Embedding):
+    """An embedding without initial values, as `Linear`."""
+
+    def reset_parameters(self) -> None: ...
+
+
 class Attention(nn.Module):
     """Causal self-attention. The rows of `qkv` are ordered by head, so that ranks can split them."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.head_width = width // heads
-        self.qkv = nn.Linear(width, 3 * width)
-        self.out = nn.Linear(width, width)
+        self.qkv = Linear(width, 3 * width)
+        self.out = Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (batch, time, width) to the same shape."""
@@ -53,8 +65,8 @@ class Block(nn.Module):
         self.norm1 = nn.LayerNorm(width)
         self.attention = Attention(width, heads)
         self.norm2 = nn.LayerNorm(width)
-        self.up = nn.Linear(width, 4 * width)
-        self.down = nn.Linear(4 * width, width)
+        self.up = Linear(width, 4 * width)
+        self.down = Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (batch, time, width) to the same shape."""
@@ -69,8 +81,8 @@ class Stem(nn.Module):
 
     def __init__(self, vocabulary: int, context: int, width: int) -> None:
         super().__init__()
-        self.tokens = nn.Embedding(vocabulary, width)
-        self.positions = nn.Embedding(context, width)
+        self.tokens = Embedding(vocabulary, width)
+        self.positions = Embedding(context, width)
 
     def forward(self, tokens: Tensor) -> Tensor:
         x: Tensor = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
@@ -83,7 +95,7 @@ class Head(nn.Module):
     def __init__(self, tokens: nn.Embedding) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(tokens.embedding_dim)
-        self.out = nn.Linear(tokens.embedding_dim, tokens.num_embeddings, bias=False)
+        self.out = Linear(tokens.embedding_dim, tokens.num_embeddings, bias=False)
         self.out.weight = tokens.weight
 
     def forward(self, x: Tensor) -> Tensor:

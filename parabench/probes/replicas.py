@@ -6,6 +6,7 @@ With data parallel, replicas are bitwise equal. If a reduction is missing, they 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -14,8 +15,8 @@ from torch.distributed.tensor import DTensor
 
 from parabench.strategies.base import ParallelModel, full_tensor
 
-# The number of elements that are weighted at once, because a 64-bit copy of a whole parameter may not fit.
-PIECE = 2**20
+# The weights repeat after this number of elements, because those of a whole parameter may not fit.
+PIECE = 2**18
 # {bytes of an element: the integer type of this size}
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 # Odd, and its multiples are spread over 64 bits: 2^64 over the golden ratio (Knuth, TAOCP 3, 6.4), as a signed integer.
@@ -55,16 +56,20 @@ def fingerprints(parameters: Mapping[str, Tensor]) -> dict[str, int]:
 
 def checksum(tensor: Tensor) -> Tensor:
     """Return a 64-bit checksum of a tensor, on its device: the weighted sum of its elements' bits, modulo 2^64."""
-    # Weights are odd, so they have an inverse, and one different element always changes the sum. They are scattered, so
-    # that several differences cancel only by chance.
     bits = tensor.contiguous().view(-1).view(INTEGERS.get(tensor.element_size(), torch.int64))
     total = torch.zeros((), dtype=torch.int64, device=tensor.device)
-    for start in range(0, bits.numel(), PIECE):
-        piece = bits[start : start + PIECE].to(torch.int64)
-        weights = torch.arange(start, start + piece.numel(), device=tensor.device).mul_(SPREAD)
-        weights = weights.bitwise_xor_(weights >> 32).mul_(SPREAD).bitwise_or_(1)
-        total += weights.mul_(piece).sum()
+    for piece in bits.split(PIECE):
+        total.mul_(SPREAD).add_((weights(tensor.device)[: piece.numel()] * piece).sum())
     return total
+
+
+@cache
+def weights(device: torch.device) -> Tensor:
+    """Return the 64-bit weights of PIECE elements."""
+    # They are odd, so they have an inverse, and one different element always changes the sum. They are scattered, so
+    # that several differences cancel only by chance.
+    numbers = torch.arange(PIECE, device=device).mul_(SPREAD)
+    return numbers.bitwise_xor_(numbers >> 32).mul_(SPREAD).bitwise_or_(1)
 
 
 def replicas_apart(checksums: Sequence[Mapping[str, int]]) -> dict[str, Any]:
