@@ -22,8 +22,9 @@ from rich.console import Console
 
 from parabench.ab.agent import INTERLEAVED, VariantAgent, not_interleaved
 from parabench.ab.variant import ROLE, Variant, VariantProcess, end, pass_token, read_variant, running
-from parabench.analysis import format
+from parabench.analysis import format, noise
 from parabench.analysis.answer import Answer
+from parabench.analysis.compare import gate
 from parabench.analysis.compare.comparison import ALPHA, TOLERANCE
 from parabench.analysis.compare.sides import sides_of
 from parabench.analysis.environment.diff import differences
@@ -36,6 +37,7 @@ from parabench.machine.machine import this_machine
 from parabench.plan.fields import option_fields
 from parabench.plan.protocol import Protocol
 from parabench.plan.suite import shipped
+from parabench.report import build
 from parabench.session.progress import PlainProgress, logger, make_progress, warner
 from parabench.session.request import Request, check_label, plan_training
 from parabench.session.resume import (
@@ -113,9 +115,6 @@ def measure(request: AbRequest, console: Console, enough: Enough = lambda sessio
 
 def run_ab(request: AbRequest, console: Console) -> Answer | None:
     """Measure and compare both variants, write the report of b, and print the answer. Return `None` if stopped."""
-    from parabench.analysis.compare.gate import compare, lines
-    from parabench.report.build import write_report
-
     pair = measure(request, console)
     if pair is None:
         return None
@@ -124,15 +123,15 @@ def run_ab(request: AbRequest, console: Console) -> Answer | None:
     base, candidate = sides_of(results, pair.sessions)
     # The variants differ on purpose.
     changed = tuple(each.name for each in differences(base, candidate) if each.matters)
-    outcome = compare(base, candidate, request.tolerance, request.alpha, changed)
-    report = write_report(results, path.with_name(REPORT_NAME), str(pair.sessions[1]))
+    outcome = gate.compare(base, candidate, request.tolerance, request.alpha, changed)
+    report = build.write_report(results, path.with_name(REPORT_NAME), str(pair.sessions[1]))
     again = ["parabench", "compare", f"{path}@{base.session.name}", f"{path}@{candidate.session.name}"]
     again += request.comparison_options()
     again += chain.from_iterable(("--changed", name) for name in changed)
     for each in pair.variants:
         pair.log(f"{each.name}: {each.shown() or 'this checkout and environment'}")
     answer = logger(pair.console, answers=not request.files)
-    for line in lines(outcome):
+    for line in gate.lines(outcome):
         answer(line)
     for line in (f"store:  {path}", f"report: {report}", f"again:  {shlex.join(again)}"):
         pair.log(line)
@@ -144,8 +143,6 @@ def run_noise(run: Request, minutes: float, console: Console, files: Sequence[st
 
     No pair of launches starts that would end after `minutes`. Returns `None` on a stop signal.
     """
-    from parabench.analysis.noise import lines, pilot_of, sensitivity
-
     start, last, path = monotonic(), [monotonic()], run.out / STORE_NAME
 
     def enough(sessions: Sequence[int]) -> bool:
@@ -158,8 +155,8 @@ def run_noise(run: Request, minutes: float, console: Console, files: Sequence[st
     pair = measure(request, console, enough)
     if pair is None:
         return None
-    answer = sensitivity(pilot_of(*sides_of(load(path), pair.sessions)))
-    for line in (*lines(answer), f"store: {path}"):
+    answer = noise.sensitivity(noise.pilot_of(*sides_of(load(path), pair.sessions)))
+    for line in (*noise.lines(answer), f"store: {path}"):
         pair.log(line)
     return answer
 

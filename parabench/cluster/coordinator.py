@@ -17,22 +17,25 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, convert
 
-from parabench.cluster import agreement
+from parabench.cluster import agreement, network
 from parabench.cluster.agent import Agent
 from parabench.cluster.connection import Abort, Connection, Message, Reply, Stop, Waiting, accept_peer, numbered
 from parabench.cluster.network import LOOPBACK, Route, is_ours, listen_route
 from parabench.cluster.topology import Participants, Topology
 from parabench.errors import NodeGone, UsageError
 from parabench.launch.launcher import launch, run_on_node
+from parabench.launch.processes import start_launching
 from parabench.launch.rendezvous import HUNG, LOST, REASONS, STOP, LaunchContext, RendezvousPoint, open_store
 from parabench.launch.results import NodeResult
 from parabench.launch.spec import LaunchSpec, Workload
+from parabench.machine.machine import Machine, environment
 from parabench.signals import STOPPED, Interrupted, stop_signals
-from parabench.store.record import AnyCase, Launch
+from parabench.store.record import TRACES, AnyCase, Launch
 
 # The exit code of the other nodes if node 0 finds a usage error.
 WRONG = 2
@@ -47,6 +50,35 @@ WARNING = (
     "warning: c10d has no authentication: anyone who reaches these ports can read and change what the ranks compute; "
     "keep them within a network that you trust"
 )
+
+
+def lead_or_follow(
+    topology: Topology,
+    options: Sequence[str],
+    suite: Path | None,
+    machine: Machine,
+    out: Path,
+    log: Callable[[str], None],
+) -> Coordinator | int:
+    """Return the coordinator on node 0. On another node, take part until the end, and return the exit code."""
+    network.check(topology.interface, topology.local_addr)
+    secret = agreement.read_secret(topology.secret_file)
+    ranks = {"--nnodes": topology.nodes, "--nproc-per-node": topology.ranks_per_node}
+    ranks["CUDA devices for its ranks"] = min(len(machine.gpus), topology.ranks_per_node)
+    facts = agreement.facts_of(options, suite, **{name: str(count) for name, count in ranks.items()})
+    about = environment(machine)
+    start_launching()
+    listening = listen(topology, log)
+    if listening is not None:
+        if secret is not None:
+            log("node 0 accepts only messages that are signed with the secret")
+        return Coordinator(*listening, topology, secret, facts, log)
+    try:
+        with stop_signals():
+            return Agent(topology, secret, facts, about, out / TRACES, log).follow()
+    except Interrupted as stop:
+        log(f"stopped by {stop}")
+        return STOPPED
 
 
 def listen(topology: Topology, log: Callable[[str], None]) -> tuple[socket.socket, Route] | None:

@@ -11,9 +11,8 @@ from typing import Any, Self
 from parabench.cluster import network
 from parabench.errors import UsageError, did_you_mean
 from parabench.launch.spec import LaunchSpec
-from parabench.machine.machine import Machine, environment
-from parabench.signals import STOPPED, Interrupted, stop_signals
-from parabench.store.record import TRACES, AnyCase, Launch
+from parabench.machine.machine import Machine
+from parabench.store.record import AnyCase, Launch
 
 # torchrun's defaults.
 PORT = 29400
@@ -216,26 +215,6 @@ def join_cluster(
     if topology is None or topology.nodes == 1:
         network.check_loopback()
         return Participants()
-    from parabench.cluster.agent import Agent
-    from parabench.cluster.agreement import facts_of, read_secret
-    from parabench.cluster.coordinator import Coordinator, listen
-    from parabench.launch.processes import start_launching
+    from parabench.cluster.coordinator import lead_or_follow
 
-    network.check(topology.interface, topology.local_addr)
-    secret = read_secret(topology.secret_file)
-    ranks = {"--nnodes": topology.nodes, "--nproc-per-node": topology.ranks_per_node}
-    ranks["CUDA devices for its ranks"] = min(len(machine.gpus), topology.ranks_per_node)
-    facts = facts_of(options, suite, **{name: str(count) for name, count in ranks.items()})
-    about = environment(machine)
-    start_launching()
-    listening = listen(topology, log)
-    if listening is not None:
-        if secret is not None:
-            log("node 0 accepts only messages that are signed with the secret")
-        return Coordinator(*listening, topology, secret, facts, log)
-    try:
-        with stop_signals():
-            return Agent(topology, secret, facts, about, out / TRACES, log).follow()
-    except Interrupted as stop:
-        log(f"stopped by {stop}")
-        return STOPPED
+    return lead_or_follow(topology, options, suite, machine, out, log)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,9 +11,6 @@ import click
 from parabench.commands.options import complete_stores
 from parabench.commands.output import Command, file_option, files_in, give
 from parabench.errors import UsageError, did_you_mean
-from parabench.imports import read_folder
-from parabench.machine import accelerator
-from parabench.plan.case import UNKNOWN
 from parabench.plan.fields import parse_field
 from parabench.plan.suite import AXES, parse_axes
 
@@ -95,7 +91,9 @@ def predict(
     given = _links(links)
     base = base_of(measurements)
     if logs is not None:
-        base = replace(base, rows=_logged_rows(logs, base.backend))
+        from parabench.imports.into_store import link_rows
+
+        base = replace(base, rows=link_rows(logs, base.backend))
     predictor = text.Predictor(base, given)
     if check is not None:
         measured = training_step_times(_load(check))
@@ -114,41 +112,6 @@ def predict(
         table, sentences = [*text.table(predictions)], text.notes(predictions)
     give(files, lambda: text.answer(predictions, sentences), [*table, *sentences], "prediction")
     raise SystemExit(2 if not text.predicted(predictions) else 0)
-
-
-def _logged_rows(logs: Path, backend: str) -> tuple[Any, ...]:
-    """Return the measurements in logs of nccl-tests, as rows (prediction.links.Row) for fitting links.
-
-    Unknown operations and wrong results are left out. Raises UsageError if no row is left.
-    """
-    import pandas as pd
-
-    from parabench.analysis.collectives.bus import good_sizes, measured
-    from parabench.analysis.numbers import numbers
-    from parabench.analysis.prediction.links import Row
-    from parabench.analysis.session import select_sessions
-    from parabench.imports.into_store import record
-    from parabench.store.results import load
-
-    if backend != accelerator.BACKEND:
-        raise UsageError(f"--links-from {logs}: these logs are of NCCL, and the training runs used {backend}")
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "logs.db"
-        record(read_folder(logs), path, [])
-        results = load(path)
-        sessions = select_sessions(results, results.of_kind("collectives"))
-        tables = [good_sizes(measured(numbers(results, session))) for session in sessions]
-    rows = pd.concat(tables) if tables else pd.DataFrame(columns=["source", "op"])
-    rows = rows[(rows["source"] != "") & (rows["op"] != UNKNOWN)]
-    if rows.empty:
-        raise UsageError(f"--links-from {logs} has no log of nccl-tests with a known operation; name such a file")
-    groups = rows.groupby(["op", "world_size", "nodes", "dtype", "bytes"], sort=False)
-    files = groups["source"].unique()
-    if (twice := files[files.map(len) > 1]).size:
-        names = " and ".join(twice.iloc[0])
-        raise UsageError(f"--links-from {logs}: {names} have the same measurement; name only one")
-    seconds: dict[Any, float] = groups["call_s"].mean().to_dict()
-    return tuple(Row(op, "native", ranks, nodes, size, s) for (op, ranks, nodes, _, size), s in seconds.items())
 
 
 def _load(name: str) -> Results:

@@ -11,7 +11,6 @@ from parabench.commands.options import DEFAULT_OUT, command, complete_stores, st
 from parabench.commands.output import Command, note, say, show
 from parabench.errors import UsageError
 from parabench.files import is_special
-from parabench.imports import read_folder
 from parabench.signals import Interrupted, stop_signals
 
 
@@ -69,9 +68,7 @@ def _of_recordings(source: Path, output: Path, named: bool) -> None:
 
     Raises UsageError, and then writes no file; also if the report would be in the folder and is not `named`.
     """
-    from parabench.imports.into_store import fresh_store, record
-    from parabench.report.build import conclusions, write_report
-    from parabench.store.results import load
+    from parabench.imports.into_store import report_recordings
 
     store = output.with_suffix(".db")
     if is_special(output) or store == output:
@@ -80,12 +77,7 @@ def _of_recordings(source: Path, output: Path, named: bool) -> None:
         )
     if not named and source.is_dir() and output.resolve().is_relative_to(source.resolve()):
         raise UsageError(f"{output} would be written into {source}, which is left as it is; give -o another place")
-    with fresh_store(store) as part:
-        record(read_folder(source), part, command())
-        results = load(part)
-        write_report(results, output)
-        lines = conclusions(results)
-    say(lines)
+    say(report_recordings(source, output, command()))
     note([str(output), str(store)])
 
 

@@ -1,4 +1,4 @@
-"""Write a folder of recordings to a separate results database, as a session with one launch."""
+"""Write a folder of recordings to a separate results database, and read it for a report, a comparison or links."""
 
 from __future__ import annotations
 
@@ -12,14 +12,22 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from parabench.analysis import format
+from parabench.analysis.collectives.bus import good_sizes, measured
+from parabench.analysis.numbers import numbers
+from parabench.analysis.prediction.links import Row
+from parabench.analysis.session import select_sessions
 from parabench.errors import UsageError
 from parabench.files import replacing
 from parabench.imports import Folder, clocks, flight_recorder, joined, kineto, nccl, read_folder
 from parabench.imports.joined import MOST_NAMED, ranks_text
 from parabench.imports.recording import Recording, distinct, table_together, word
+from parabench.machine import accelerator
 from parabench.plan.case import UNKNOWN, RecordedCase, line
 from parabench.plan.collective_case import CollectiveCase
+from parabench.report.build import conclusions, write_report
 from parabench.store.record import CollectiveSample, Failure, Finding, Launch, Phase, Sample, Span, Status, utc_now
 from parabench.store.results import Results, known_records, load
 from parabench.store.store import Store
@@ -105,6 +113,44 @@ def results_of(path: Path, argv: list[str]) -> Iterator[Results]:
         store = Path(made) / "recorded.db"
         record(folder, store, argv)
         yield load(store)
+
+
+def report_recordings(folder: Path, page: Path, argv: list[str]) -> list[str]:
+    """Write the report of a folder of recordings, and its results database next to it. Return the conclusions.
+
+    Raises UsageError, and then writes no file.
+    """
+    with fresh_store(page.with_suffix(".db")) as part:
+        record(read_folder(folder), part, argv)
+        results = load(part)
+        write_report(results, page)
+        return conclusions(results)
+
+
+def link_rows(logs: Path, backend: str) -> tuple[Row, ...]:
+    """Return the measurements in logs of nccl-tests, as rows for fitting links.
+
+    Unknown operations and wrong results are left out. Raises UsageError if no row is left.
+    """
+    if backend != accelerator.BACKEND:
+        raise UsageError(f"--links-from {logs}: these logs are of NCCL, and the training runs used {backend}")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "logs.db"
+        record(read_folder(logs), path, [])
+        results = load(path)
+        sessions = select_sessions(results, results.of_kind("collectives"))
+        tables = [good_sizes(measured(numbers(results, session))) for session in sessions]
+    rows = pd.concat(tables) if tables else pd.DataFrame(columns=["source", "op"])
+    rows = rows[(rows["source"] != "") & (rows["op"] != UNKNOWN)]
+    if rows.empty:
+        raise UsageError(f"--links-from {logs} has no log of nccl-tests with a known operation; name such a file")
+    groups = rows.groupby(["op", "world_size", "nodes", "dtype", "bytes"], sort=False)
+    files = groups["source"].unique()
+    if (twice := files[files.map(len) > 1]).size:
+        names = " and ".join(twice.iloc[0])
+        raise UsageError(f"--links-from {logs}: {names} have the same measurement; name only one")
+    seconds: dict[Any, float] = groups["call_s"].mean().to_dict()
+    return tuple(Row(op, "native", ranks, nodes, size, s) for (op, ranks, nodes, _, size), s in seconds.items())
 
 
 def launch_of(folder: Folder) -> Launch:

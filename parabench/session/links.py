@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from parabench.analysis.links import check_links, link_table, tiers_of, tiers_text
+from parabench.analysis.session import select_session
 from parabench.launch.spec import LaunchSpec
 from parabench.machine import accelerator
 from parabench.machine.machine import Machine
@@ -23,9 +25,6 @@ def measure_links(
 
     Raises Interrupted if asked to stop, and NodeGone if a node does not come back.
     """
-    from parabench.analysis.links import check_links, link_table, tiers_of, tiers_text
-    from parabench.analysis.session import select_session
-
     # Links that were lost with a node, or in a hang, can be measured again.
     reasons = load(store.path).of([state.session_id]).links["reason"]
     if len(reasons) and (reasons.isna() | (reasons == TOO_QUICK)).all():

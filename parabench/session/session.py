@@ -18,11 +18,17 @@ from rich.console import Console
 
 from parabench import json_text
 from parabench.analysis import format
+from parabench.analysis.collectives import crossover, nccl_tests
+from parabench.analysis.ranking.best import best, closing_lines
+from parabench.analysis.ranking.race import next_seconds, undecided
+from parabench.analysis.session import session_data
+from parabench.analysis.stats.contrasts import MOST_REPETITIONS, SHARP_ENOUGH
 from parabench.cluster.topology import Participants, join_cluster, topology_of
 from parabench.errors import NodeGone, UsageError
 from parabench.files import STANDARD_OUTPUT, is_special, write_whole
 from parabench.machine.machine import Machine, this_machine
 from parabench.plan.plan import C, P, Plan
+from parabench.report import build
 from parabench.session.links import measure_links
 from parabench.session.progress import logger, make_progress, outcome, skipped_lines, trial_lines, warner
 from parabench.session.request import Planned, Request
@@ -250,10 +256,6 @@ def next_repetition(
     - The repetition would end after the limit.
     - Without a limit, the noise is too large. The command `go_on` is logged, which continues anyway.
     """
-    from parabench.analysis.ranking.race import next_seconds, undecided
-    from parabench.analysis.session import session_data
-    from parabench.analysis.stats.contrasts import MOST_REPETITIONS, SHARP_ENOUGH
-
     launches = session_data(load(store.path), session_id).numbers
     left, half_width, too_noisy = undecided(launches, plan.protocol.races, patient=math.isfinite(adding_s))
     if too_noisy:
@@ -304,8 +306,6 @@ def _earlier_results(store: Store, state: SessionState[Any, Any]) -> dict[str, A
     failed = set(launches.loc[launches["status"] != Status.OK, "case_id"])
     if state.plan.kind != "training":
         return {"failed": failed}
-    from parabench.analysis.session import session_data
-
     data = session_data(results, state.session_id)
     # The peak memory of each rank in the first repetition, by case id.
     first = data.numbers[data.numbers["repetition"] == FIRST_REPETITION].set_index("launch_id")
@@ -319,25 +319,18 @@ def conclude(request: Request, session_id: int, console: Console) -> None:
     """Write the report, print the answers and the paths, and write the results to the file of --json."""
     if request.part_of is not None and request.kind != "training":
         return  # the last session of the suite has the answers
-    from parabench.analysis.session import session_data
-    from parabench.report.build import write_report
-
     results, log = load(request.out / STORE_NAME), logger(console, request.prefix)
     data = session_data(results, session_id)
     # `bare` lines have no prefix, because other tools read them. `written` returns the JSON of nccl-tests, or of
     # `parabench best --json`.
     bare: Iterable[str] = ()
     if request.kind == "collectives":
-        from parabench.analysis.collectives import crossover, nccl_tests
-
         bare = nccl_tests.table_lines(results, data.session)
         lines = list(crossover.answer(data).sentences)
 
         def written() -> str:
             return json_text.written(nccl_tests.results_json(results, data.session))
     else:
-        from parabench.analysis.ranking.best import best, closing_lines
-
         lines = closing_lines(data)
 
         def written() -> str:
@@ -347,7 +340,7 @@ def conclude(request: Request, session_id: int, console: Console) -> None:
     no_file = request.json_file is None
     for line in bare:
         logger(console, answers=no_file)(line)
-    report = write_report(results, results.path.with_name(REPORT_NAME), str(session_id))
+    report = build.write_report(results, results.path.with_name(REPORT_NAME), str(session_id))
     for line in lines:
         logger(console, request.prefix, answers=no_file)(line)
     log(f"store:  {results.path}")

@@ -11,7 +11,7 @@ from command_line import parabench
 from docs.site.schemas import schema
 from fake_base import ROWS, base, of_ranks
 from nccl_tests_logs import SIZES, call_us, log
-from parabench.commands.predict import _logged_rows
+from parabench.imports.into_store import link_rows
 
 SCHEMA = schema("predict")
 
@@ -80,7 +80,7 @@ def test_links_from_logs_are_rows_of_native_collectives(tmp_path: Path) -> None:
     # Wrong results and unknown operations are left out.
     for name, text in (("all_reduce", log()), ("wrong", log(wrong="3", bounds=18)), ("unnamed", log(named=False))):
         (tmp_path / f"{name}.log").write_text(text)
-    rows = _logged_rows(tmp_path, "nccl")
+    rows = link_rows(tmp_path, "nccl")
     assert {row[:4] for row in rows} == {("all_reduce", "native", 4, 2)}
     assert sorted(row.bytes for row in rows) == sorted(SIZES)
     for row in rows:
