@@ -215,7 +215,7 @@ def open_to_write(path: Path) -> sqlite3.Connection:
                     db.execute(statement)
                 db.execute("COMMIT")
             _check(db, path)
-            damage = " ".join(db.execute("PRAGMA quick_check(1)").fetchone()[0].split())
+            damage = " ".join(db.execute("PRAGMA integrity_check(1)").fetchone()[0].split())
             if damage != "ok":
                 raise UsageError(f"{path} is damaged ({damage}); restore a copy, or give another --out")
             # Readers, such as a live report, never block the run. After each transaction SQLite copies the log into the

@@ -10,7 +10,6 @@ import json
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from pathlib import Path
 from random import Random
 
@@ -65,7 +64,7 @@ def main() -> None:
         print(f"{name}: {found[name].tries} tries, {dict(found[name].counts)}", flush=True)
         if options.json:
             with options.json.open("a") as file:
-                file.write(json.dumps({"family": name, "seed": options.seed, **asdict(found[name])}) + "\n")
+                file.write(json.dumps({"family": name, "seed": options.seed, **vars(found[name])}) + "\n")
     print(table(found))
     sys.exit(0 if found and not any(each.words for each in found.values()) else 1)
 

@@ -23,7 +23,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing, redirect_stderr, redirect_stdout
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -128,7 +128,7 @@ def main() -> None:
     prepare()
     for line in sys.stdin:
         name, seed = json.loads(line)
-        print(json.dumps(asdict(attempt(tries[name], Random(seed)))), file=answers, flush=True)
+        print(json.dumps(vars(attempt(tries[name], Random(seed)))), file=answers, flush=True)
 
 
 def prepare() -> None:

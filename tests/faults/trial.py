@@ -53,7 +53,7 @@ class CannotTry(Exception):
     """The reason why this machine cannot inject a fault."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Verdict:
     """The violations of tries: how many of each kind, and a sentence for each."""
 
