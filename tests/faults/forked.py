@@ -242,7 +242,7 @@ class ForkedTrial(Trial):
         """Start any command."""
         output = self.folder / f"output{len(self._drivers)}"
         driver = Forked([*words], self, output, failing or Failing(), hold)
-        self._drivers.append(driver.pid)
+        self._drivers.append(driver)
         return driver
 
     def start_held(self, launch: int) -> Any:
@@ -252,7 +252,7 @@ class ForkedTrial(Trial):
             raise AssertionError(self.output(driver))
         return driver
 
-    def check_left_behind(self) -> None: ...
+    def check_left_behind(self, resumed: bool = False) -> None: ...
 
     def check_valid(self) -> None:
         """Check that the results database is not damaged."""

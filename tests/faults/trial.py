@@ -111,7 +111,7 @@ class Trial:
         self.verdict = Verdict()
         self.label = label
         self._mark = uuid.uuid4().hex
-        self._drivers: list[int] = []
+        self._drivers: list[Any] = []
         (self.folder / "mine.py").write_text(suite)
 
     def __enter__(self) -> Self:
@@ -148,7 +148,7 @@ class Trial:
                 start_new_session=True,
                 **{"preexec_fn": default_signals, **given, **how},
             )
-        self._drivers.append(driver.pid)
+        self._drivers.append(driver)
         return driver
 
     def ended(self, driver: subprocess.Popen[bytes]) -> int:
@@ -161,7 +161,7 @@ class Trial:
             return driver.wait()
 
     def output(self, driver: subprocess.Popen[bytes]) -> str:
-        return (self.folder / f"output{self._drivers.index(driver.pid)}").read_text(errors="replace")
+        return (self.folder / f"output{self._drivers.index(driver)}").read_text(errors="replace")
 
     def processes(self) -> list[psutil.Process]:
         """Return all running processes of this trial's sessions, without zombies."""
@@ -184,8 +184,11 @@ class Trial:
 
     # -- checks
 
-    def check_left_behind(self) -> None:
-        """Check that no process and no temporary file is left; kill the processes."""
+    def check_left_behind(self, resumed: bool = False) -> None:
+        """Check that no process and no temporary file is left; kill the processes.
+
+        The files of a killed driver are removed by the next run, so they are checked if the session was `resumed`.
+        """
         _, alive = psutil.wait_procs(self.processes(), timeout=ORPHANS_S)
         for each in alive:
             with suppress(psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
@@ -193,9 +196,10 @@ class Trial:
                     self.violation("orphans", f"{each.pid} {each.status()} {' '.join(each.cmdline())[:100]}")
                     each.kill()
         for where in {Path("/dev/shm"), Path(tempfile.gettempdir())}:
-            for pid in self._drivers:
-                for left in where.glob(f"parabench-run-{pid}-*"):
-                    self.violation("files_left", str(left))
+            for driver in self._drivers:
+                if resumed or driver.returncode != -signal.SIGKILL:
+                    for left in where.glob(f"parabench-run-{driver.pid}-*"):
+                        self.violation("files_left", str(left))
 
     def check_kept(self, driver: subprocess.Popen[bytes]) -> list[Row]:
         """Check that every launch that the driver reported is stored, and return the stored ones."""
@@ -265,7 +269,7 @@ class Trial:
         self.check_exit(driver, code, 1 if bad else 0)
         if not (self.results / "report.html").exists():
             self.violation("lost", "there is no report")
-        self.check_left_behind()
+        self.check_left_behind(resumed=True)
         return rows
 
 
