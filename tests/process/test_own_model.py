@@ -22,10 +22,9 @@ from parabench.plan.plan import make_plan
 from parabench.plan.protocol import Protocol
 from parabench.plan.suite import Suite, sweep
 from parabench.plan.validate import entry_of_model
-from parabench.strategies import STRATEGIES, Layout
+from parabench.strategies import STRATEGIES
 from paths import DOCS, ROOT
 from process_helpers import query
-from real_launches import verified
 
 EXAMPLE = ROOT / "examples" / "own_model.py"
 MOST_LINES = 15
@@ -151,17 +150,6 @@ def test_pipeline_refuses_blocks_that_are_not_the_whole_module(machine: Any, mon
 def test_a_width_that_does_not_divide_is_refused(machine: Any) -> None:
     with pytest.raises(UsageError, match="does not divide a layer's width of 24 in own_helpers:rich for tp"):
         plan(type(machine)(cores=16), strategy="tp", world_size=16, model="own_helpers:rich", global_batch=16)
-
-
-def test_a_users_plan_trains_what_one_device_trains(machine: Any) -> None:
-    protocol = Protocol(warmup=2, steps=2, instrumented=1)
-    cases = [
-        plan(machine, strategy="tp", world_size=2, model="own_helpers:rich", split=split).cases[0]
-        for split in ("batch", "dimension")
-    ]
-    for case in cases:
-        assert STRATEGIES[case.strategy].layout is Layout.TENSOR
-        verified(case, protocol)
 
 
 # -- the example models
