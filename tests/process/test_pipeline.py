@@ -217,7 +217,7 @@ def checked(case: Case) -> None:
 
 @pytest.mark.parametrize(("fields", "reason"), REFUSED)
 def test_unsupported_pipeline_is_refused(fields: dict[str, Any], reason: str, machine: Machine) -> None:
-    settled = {"strategy": "pp", "model": "gpt2", "seq_len": 8, "global_batch": 24}
+    settled: dict[str, Any] = {"strategy": "pp", "model": "gpt2", "seq_len": 8, "global_batch": 24}
     case = resolve(Case(**(settled | fields)), machine)
     with pytest.raises(UsageError, match=reason):
         checked(case)
