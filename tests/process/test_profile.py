@@ -71,15 +71,13 @@ SUITE = '"""Which?"""\nfrom parabench import sweep\nCASES = sweep(strategy="ddp"
 
 def test_cpu_run_reports_once_that_memory_snapshots_need_cuda(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(SUITE)
-    asked = Request.of(
-        suite=str(tmp_path / "mine.py"), argv=[], out=tmp_path / "out", launches=1, steps=3, memory_snapshot=True,
-        profile=True,
-    )  # fmt: skip
-    code, said = run_fake(asked, FakeLauncher())
+    asked: dict[str, Any] = {"suite": str(tmp_path / "mine.py"), "argv": [], "out": tmp_path / "out", "launches": 1}
+    asked |= {"steps": 3, "memory_snapshot": True, "profile": True}
+    code, said = run_fake(Request.of(**asked), FakeLauncher())
     assert code == 0
     assert said.count("No memory snapshot is written") == 1
     results = load(tmp_path / "out" / "results.db")
     assert results.finding["code"].tolist().count("no_memory_snapshot") == 1
     protocol = json.loads(results.session["plan"].iloc[0])["protocol"]
     assert (protocol["profile"], protocol["memory_snapshot"]) == (True, False)
-    assert run_fake(asked.replace(resume=True), FakeLauncher())[0] == 0
+    assert run_fake(Request.of(**asked, resume=True), FakeLauncher())[0] == 0
