@@ -1,12 +1,9 @@
 """Models of transformers: their parts, and strategies that compute the same as one device."""
 
-import json
 import shutil
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -17,11 +14,10 @@ from parabench.models import TENSOR
 from parabench.models.base import loss_of, output_of
 from parabench.models.factory import make_samples
 from parabench.plan.case import Case
-from parabench.workloads.verify import TOLERANCES
 from paths import ROOT
-from ranks_helpers import run_ranks
 from trained_helpers import cpu_case
-from transformers_helpers import CONFIGS, VOCABULARY, built, train_in_turn
+from transformers_helpers import CONFIGS, VOCABULARY, built
+from verified_helpers import verified
 
 SEQ_LEN = 16
 STRATEGIES = ("ddp", "fsdp")
@@ -31,33 +27,19 @@ WITH_PLAN = {"llama": "tp", "tied_llama": "tp", "qwen2": "tp_ddp"}
 
 def cases_of(name: str) -> list[Case]:
     strategies = (*STRATEGIES, WITH_PLAN[name]) if name in WITH_PLAN else STRATEGIES
-    each = [
-        cpu_case(strategy=strategy, model=f"transformers_helpers:{name}", seq_len=SEQ_LEN) for strategy in strategies
-    ]
-    return [each[0].reference(), *each]
+    return [cpu_case(strategy=each, model=f"transformers_helpers:{name}", seq_len=SEQ_LEN) for each in strategies]
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Case, list[dict[str, Any]]]]:
-    """Train all cases on the same two ranks. Return the results of both ranks for each case."""
-    folder = tmp_path_factory.mktemp("trained")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[Case, str]:
+    """Return how the training run of each case ended; the same two ranks train all of them."""
     cases = [case for name in TRAINED for case in cases_of(name)]
-    run_ranks(train_in_turn, cases, folder, size=2, folder=folder)
-    ranks = [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(2)]
-    return dict(zip(cases, map(list, zip(*ranks, strict=True)), strict=True))
+    return dict(zip(cases, verified(cases, tmp_path_factory.mktemp("trained")), strict=True))
 
 
 @pytest.mark.parametrize("name", TRAINED)
-def test_every_strategy_trains_what_one_device_does(name: str, seen: dict[Case, list[dict[str, Any]]]) -> None:
-    reference, *others = cases_of(name)
-    alone = seen[reference][0]
-    assert alone["losses"][0] != alone["losses"][1]
-    for case in others:
-        ranks = seen[case]
-        means = [sum(losses) / len(ranks) for losses in zip(*(rank["losses"] for rank in ranks), strict=True)]
-        assert means == pytest.approx(alone["losses"], rel=TOLERANCES["ieee"].loss), case.strategy
-        for rank in ranks:
-            assert rank["norm"] == pytest.approx(alone["norm"], rel=TOLERANCES["ieee"].grad_norm), case.strategy
+def test_every_strategy_trains_what_one_device_does(name: str, ended: dict[Case, str]) -> None:
+    assert {case.strategy: ended[case] for case in cases_of(name)} == {case.strategy: "ok" for case in cases_of(name)}
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -1,13 +1,9 @@
-"""Measurements of real links: between ranks of one machine, and between hosts with limited links."""
+"""Measurements of real links between ranks of one machine; test_nodes.py has limited links between hosts."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
 
-from cluster_helpers import cluster
 from guard import GUARD_S
 from hang_helpers import pass_when
 from parabench import files
@@ -17,17 +13,10 @@ from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.links import LATENCY_QUANTILE, LinkProtocol
 from parabench.store.record import MIB, Phase
-from parabench.store.results import load
 from parabench.workloads.links import rate
 
 QUICK = LinkProtocol(warmup=2, round_trips=50, most_bytes=4 * MIB, transfers=3)
 THREE = Case(world_size=3, device="cpu", backend="gloo")
-
-PORT = 29400
-
-# A packet has 1514 bytes on a link, and 1448 of them are the payload of TCP.
-PAYLOAD = 1448 / 1514
-RATE, BYTES_PER_S = "200mbit", 200e6 / 8
 
 
 def measure(protocol):
@@ -73,26 +62,3 @@ def test_links_before_a_hang_are_kept(monkeypatch):
     assert links[0].latency_s is not None
     assert links[-1].latency_s is None
     assert "ranks 1 and 2" in str(links[0].reason)
-
-
-# Two drivers that import torch, and seconds of transfers at 24 MB/s: about 20 s.
-@pytest.mark.slow
-def test_the_matrix_finds_what_links_between_hosts_carry(tmp_path):
-    with cluster(2, RATE) as hosts:
-        drivers = []
-        for host in hosts:
-            words = [sys.executable, "-m", "parabench", "run", "quick", "--links", "--launches", "1", "--steps", "1"]
-            words += ["--set", "strategy=ddp", "--set", "algorithm=two_level", "--set", "bucket_mib=default"]
-            words += ["--set", "world_size=4", "--nnodes", "2", "--nproc-per-node", "2", "--instrumented", "0"]
-            words += ["--rdzv-endpoint", f"{hosts[0].address}:{PORT}", "--out", str(tmp_path / host.name)]
-            environment = {"CUDA_VISIBLE_DEVICES": ""}
-            drivers.append(host.start(words, environment=environment, output=subprocess.PIPE, errors=subprocess.STDOUT))
-        said = [driver.communicate(timeout=GUARD_S)[0] for driver in drivers]
-        assert [driver.returncode for driver in drivers] == [0, 0], said
-    links = load(tmp_path / "h0" / "results.db").links
-    ends = links[["from_rank", "to_rank", "from_node", "to_node"]].to_numpy().tolist()
-    assert ends == [[0, 2, 0, 1], [2, 0, 1, 0], [0, 1, 0, 0], [1, 0, 0, 0], [2, 3, 1, 1], [3, 2, 1, 1]]
-    across, inside = links["bytes_per_s"][:2], links["bytes_per_s"][2:]
-    assert list(across) == pytest.approx([BYTES_PER_S * PAYLOAD] * 2, rel=0.1)
-    assert min(inside) > 2 * max(across)
-    assert "links: across nodes 0.024 GB/s, in a node" in said[0]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cluster_helpers import cluster
+from command_line import parabench
 from nodes_helpers import Nodes
 from parabench.strategies import STRATEGIES
 
@@ -77,7 +78,9 @@ def with_a_secret(tmp_path_factory: pytest.TempPathFactory) -> Nodes:
             zero = nodes.start(0)
         one = nodes.start(1, "--secret-file", str(secret))
         assert [zero.ends(), one.ends()] == [0, 0], "\n".join(zero.lines)
+    assert zero.said(r"^node 0 listens on 10\.231\.7\.1 port 29400, .* interface pb0$")
     assert zero.said("^node 0 accepts only messages that are signed with the secret")
+    assert zero.said("^warning: c10d has no authentication")
     assert SECRET not in "\n".join(zero.lines + one.lines)
     return nodes
 
@@ -105,6 +108,9 @@ def test_a_session_on_two_hosts_is_verified_and_knows_its_nodes(with_a_secret: N
     ranks = nodes.rows("SELECT DISTINCT rank FROM span ORDER BY rank")
     assert [row["rank"] for row in ranks] == [0, 1, 2, 3]
     assert not nodes.rows("SELECT * FROM finding WHERE code = 'unverified'")
+    refused = parabench("run", "--resume", "--out", nodes.out(0))
+    assert refused.exit_code == 2
+    assert "ran on 2 nodes of 2 ranks, and cannot be resumed on one machine; give --nnodes 2" in refused.stderr
 
 
 def test_no_rank_and_no_file_has_the_secret_of_a_session(with_a_secret: Nodes) -> None:
@@ -136,14 +142,6 @@ def test_with_a_slow_link_two_levels_are_found_to_be_the_fastest(tmp_path: Path)
         assert said.startswith("Fastest: ddp two_level 25 MiB, 4 ranks on 2 nodes: "), said
         assert "It is faster than the 2 other configurations" in said, said
         assert "across nodes 0.024 GB/s, in a node " in said, said
-
-
-@pytest.mark.slow
-def test_with_a_fast_link_they_are_not(tmp_path: Path) -> None:
-    with session(tmp_path, LINK, "--links") as nodes:
-        all_ok(nodes)
-        said = " ".join(answer(nodes))
-        assert "Fastest: ddp two_level" not in said, said
 
 
 def answer(nodes: Nodes) -> list[str]:

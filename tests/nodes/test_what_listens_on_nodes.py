@@ -1,6 +1,5 @@
 """The sockets of a session on several nodes are those that docs/how-to/several-nodes.md lists."""
 
-import re
 import subprocess
 import time
 from contextlib import suppress
@@ -12,7 +11,6 @@ from cluster_helpers import cluster
 from guard import GUARD_S
 from listening_helpers import EVERY_S, Place, seen
 from nodes_helpers import PORT, Nodes
-from paths import ROOT
 
 SUITE = '''\
 """What listens on two nodes?"""
@@ -26,28 +24,8 @@ PROTOCOL = Protocol(warmup=2, steps=4, launches=1, instrumented=1)
 '''
 
 
-def documented() -> dict[str, tuple[str, str]]:
-    """Return {process: (address and port, time)} of the page's table."""
-    text = (ROOT / "docs/how-to/several-nodes.md").read_text().partition("## Ports and firewalls")[2]
-    rows = re.findall(r"^\| (.+?) \| (.+?) \| (.+?) \|$", text.partition("\n## ")[0], re.MULTILINE)
-    return {who: (where, when) for who, where, when in rows[1:] if not who.startswith("-")}
-
-
-def test_the_page_lists_who_listens() -> None:
-    listed = documented()
-    assert list(listed) == [
-        "node 0, for the other nodes",
-        "node 0, the rendezvous store of the ranks",
-        "inside a launcher, the first process of each host",
-        "gloo, in every rank",
-        "NCCL, in every rank",
-    ]
-    assert listed["node 0, for the other nodes"][0] == "the endpoint's port, on the endpoint's address"
-    assert "`net.ipv4.ip_local_port_range`" in listed["node 0, the rendezvous store of the ranks"][0]
-
-
 @pytest.mark.slow  # a session on two hosts
-def test_that_and_nothing_else_listens(tmp_path: Path) -> None:
+def test_only_the_documented_sockets_listen(tmp_path: Path) -> None:
     low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     found: list[set[tuple[str, Place]]] = [set(), set()]
     with cluster(2) as hosts:

@@ -19,7 +19,6 @@ from parabench.analysis.compare.sides import side_of
 from parabench.analysis.session import select_session
 from parabench.cluster.connection import PROTOCOL
 from parabench.errors import UsageError
-from parabench.plan.schedule import TrainingSchedule
 from parabench.store.database import SCHEMA_VERSION
 from parabench.store.results import load
 from paths import ROOT
@@ -197,13 +196,9 @@ def test_ab_runs_variants_with_different_code_and_python(tmp_path: Path) -> None
     }
     assert there.keys() == {(side, repetition) for side in "ab" for repetition in (0, 1, 2)}
     for repetition in (1, 2):
-        a, b = there["a", repetition], there["b", repetition]
-        assert a["protocol"] == b["protocol"]
-        assert TrainingSchedule(**a["protocol"]).rounds == ROUNDS
-        assert a["pair"]["run"] == b["pair"]["run"]
-        assert (a["pair"]["side"], b["pair"]["side"]) == ("a", "b")
-        assert a["pair"]["first"] == [not each for each in b["pair"]["first"]]
-        assert sum(a["pair"]["first"]) == ROUNDS / 2
+        a, b = (there[side, repetition]["pair"]["first"] for side in "ab")
+        assert a == [not each for each in b]
+        assert (len(a), sum(a)) == (ROUNDS, ROUNDS / 2)
 
 
 @pytest.mark.slow  # tests/faults kills drivers of runs in `make test`

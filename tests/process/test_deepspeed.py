@@ -107,15 +107,11 @@ def test_a_step_is_one_devices(stage: int, parts: int, engines: list[Engine], in
     assert [p.grad for p in mine.parallel.parameters.values() if p.grad is not None and p.grad.any()] == []
 
 
-@pytest.mark.parametrize(
-    ("device", "index"), [(torch.device("cuda", 0), 0), (torch.device("cuda", 3), 3), (torch.device("cpu"), 0)], ids=str
-)
-def test_engine_uses_the_rank_s_device(
-    device: torch.device, index: int, engines: list[Engine], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LOCAL_RANK", "7")
+@pytest.mark.parametrize(("device", "index"), [("cuda:3", 3), ("cpu", 0)])
+def test_engine_uses_the_rank_s_device(device: str, index: int, engines: list[Engine]) -> None:
     zero = importlib.import_module("parabench.strategies.deepspeed").zero
-    zero(Model(module=torch.nn.Linear(2, 2)), StrategyContext(7, 8, device, Case(strategy="deepspeed1")))
+    context = StrategyContext(7, 8, torch.device(device), Case(strategy="deepspeed1"))
+    zero(Model(module=torch.nn.Linear(2, 2)), context)
     assert engines[0].device_rank == index
 
 

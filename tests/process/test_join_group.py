@@ -28,18 +28,6 @@ from ranks_helpers import complaints_of_ranks, one_by_one
 from trained_helpers import cpu_case
 
 
-@pytest.mark.parametrize(
-    ("backend", "device", "told"),
-    [("nccl", "cuda:3", {"device_ids": [3]}), ("gloo", "cuda:3", {}), ("gloo", "cpu", {})],
-)
-def test_nccl_barrier_has_its_device(backend, device, told, monkeypatch):
-    """Without a device, NCCL would choose one by the rank and make a communicator there."""
-    calls: list[dict[str, Any]] = []
-    monkeypatch.setattr(dist, "barrier", lambda **options: calls.append(options))
-    join.barrier(backend, torch.device(device))
-    assert calls == [told]
-
-
 class Served:
     """A fake process group that has a backend for each device type."""
 
@@ -66,14 +54,11 @@ ON = r"7 \(mesh_dim_0\) of the strategy runs on {}, and the configuration has {}
     ("first", "more", "device", "backend", "message"),
     [
         (GLOO, MIXED, "cuda:1", "gloo", ON.format("nccl", "gloo")),
-        (GLOO, NCCL, "cuda:0", "gloo", ON.format("nccl", "gloo")),
         (GLOO, GLOO, "cuda:0", "nccl", "runs on gloo, and the configuration has nccl"),
-        (NCCL, {"cuda": "ucc"}, "cuda:0", "nccl", ON.format("ucc", "nccl")),
         (GLOO, GLOO, "cuda:0", "gloo", None),
         (GLOO, MIXED, "cpu", "gloo", None),  # a CPU case on a machine with a device uses only the CPU
         (NCCL, MIXED, "cuda:0", "nccl", None),
         (NCCL, GLOO, "cuda:0", "nccl", None),  # made by name, for tensors in host memory
-        (NCCL, {"cpu": "gloo"}, "cuda:0", "nccl", None),
     ],
 )
 def test_groups_must_use_the_backend_of_the_case(first, more, device, backend, message, monkeypatch):

@@ -73,17 +73,3 @@ def test_run_names_a_port_that_is_in_use(words: Words) -> None:
     assert zero.exit_code == 2
     assert f"node 0 cannot listen on 127.0.0.1 port {port}: " in zero.stderr
     assert "give another port" in zero.stderr
-
-
-def test_run_refuses_wrong_flags_of_nodes(tmp_path: Path) -> None:
-    for words, said in (
-        (["--nnodes", "1:2", "--rdzv-endpoint", "h:1"], "--nnodes 1:2: the number of nodes cannot change"),
-        (["--nnodes", "2"], "2 nodes need --rdzv-endpoint HOST:PORT"),
-        (["--rdzv-endpoint", "h:1"], "--rdzv-endpoint h:1 is for several nodes; give --nnodes too"),
-        (["--nnodes", "2", "--rdzv-endpoint", "h:99999"], "'h:99999' is not HOST:PORT"),
-        (["--nnodes", "2", "--rdzv-endpoint", "h:1", "--node-rank", "2"], "--node-rank is 2; with --nnodes 2"),
-    ):
-        done = CliRunner().invoke(main, ["run", "quick", "--out", str(tmp_path / "out"), *words])
-        assert (done.exit_code, done.stdout) == (2, "")
-        assert said in done.stderr
-    assert not (tmp_path / "out").exists()

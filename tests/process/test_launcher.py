@@ -154,9 +154,10 @@ def test_launch_does_not_inherit_an_earlier_environment(tmp_path: Path) -> None:
     assert not environment.keys() & {"PARABENCH_TEST_TRACE", "PARABENCH_TEST_JOB"}
 
 
-def test_a_good_launch_has_every_sample_of_every_rank() -> None:
+def test_a_good_launch_has_exactly_the_samples_of_its_steps() -> None:
     seen = launched(case("ddp"), PROTOCOL)
     assert (seen.status, seen.failure) == (Status.OK, None)
+    assert (seen.spans, seen.collectives) == ([], [])  # without instrumented steps
     phases = [Phase.WARMUP] * PROTOCOL.warmup + [Phase.MEASURE] * PROTOCOL.steps
     for rank in range(2):
         assert steps_kept(seen, rank) == list(enumerate(phases))

@@ -9,16 +9,12 @@ import torch
 from torch import nn
 
 import real_launches
-from guard import GUARD_S
 from parabench import Model
-from parabench.launch.launcher import launch
-from parabench.launch.spec import LaunchSpec
 from parabench.models.options import apply_options
 from parabench.models.reference import Block
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
-from parabench.plan.schedule import TrainingSchedule
-from parabench.store.record import Launch, Status
+from parabench.store.record import Launch
 from parabench.strategies.base import StrategyContext
 from parabench.strategies.data_parallel import dp
 
@@ -52,17 +48,6 @@ def test_compiled_blocks_compute_the_same(strategy: str) -> None:
 def test_compiled_transformers_compute_the_same(fields: dict[str, Any]) -> None:
     size = 1 if fields["strategy"] == "single" else 2
     verified(model="gpt-nano", seq_len=16, world_size=size, compile=True, **fields)
-
-
-@pytest.mark.slow  # Inductor compiles C++ for each of the two batches
-def test_batches_that_share_a_launch_are_compiled_apart() -> None:
-    fields: dict[str, Any] = {"strategy": "single", "world_size": 1, "model": "gpt-nano", "seq_len": 16}
-    cases = tuple(case_of(data="synthetic", compile=True, global_batch=batch, **fields) for batch in (2, 8))
-    turns = TrainingSchedule(rounds=2, settle=1, timed=(2, 2), warmup=2)
-    seen = launch(LaunchSpec(kind="training", cases=cases, protocol=turns, deadline_s=GUARD_S))
-    assert seen.status is Status.OK, seen.failure
-    compiled = [{"rank": 0, "graphs": 1, "eager_frames": 0}]
-    assert [arm.facts["compiled"] for arm in seen.arms] == [compiled, compiled]
 
 
 def case_of(**fields: Any) -> Case:

@@ -22,13 +22,11 @@ from parabench.plan.plan import make_plan
 from parabench.plan.protocol import Protocol
 from parabench.plan.suite import Suite, sweep
 from parabench.plan.validate import entry_of_model
-from parabench.strategies import STRATEGIES, Layout
+from parabench.strategies import STRATEGIES
 from paths import DOCS, ROOT
 from process_helpers import query
-from real_launches import verified
 
 EXAMPLE = ROOT / "examples" / "own_model.py"
-MOST_LINES = 15
 
 
 def plan(machine: Any, **axes: Any) -> Any:
@@ -53,12 +51,6 @@ def test_the_example_is_benchmarked_under_ddp_and_fsdp(tmp_path: Path, monkeypat
     # has a warning.
     assert launches == [("ddp", "ok"), ("fsdp", "ok"), ("single", "ok")]
     assert query(Path("out/results.db"), "SELECT code FROM finding WHERE code = 'unverified'") == []
-
-
-def test_the_example_needs_few_lines() -> None:
-    module, glue = EXAMPLE.read_text().split("# --- for parabench ---\n")
-    assert "parabench" not in module.partition('"""\n')[2]
-    assert len([line for line in glue.splitlines() if line.strip()]) <= MOST_LINES
 
 
 def test_the_page_shows_the_example_as_it_is() -> None:
@@ -153,21 +145,9 @@ def test_a_width_that_does_not_divide_is_refused(machine: Any) -> None:
         plan(type(machine)(cores=16), strategy="tp", world_size=16, model="own_helpers:rich", global_batch=16)
 
 
-def test_a_users_plan_trains_what_one_device_trains(machine: Any) -> None:
-    protocol = Protocol(warmup=2, steps=2, instrumented=1)
-    cases = [
-        plan(machine, strategy="tp", world_size=2, model="own_helpers:rich", split=split).cases[0]
-        for split in ("batch", "dimension")
-    ]
-    for case in cases:
-        assert STRATEGIES[case.strategy].layout is Layout.TENSOR
-        verified(case, protocol)
-
-
 # -- the example models
 
 MODELS_FOLDER = ROOT / "examples" / "models"
-MOST_LINES_OF_A_FILE = 40
 
 # The examples compute the same for every split of their batch, except BatchNorm's statistics.
 EXAMPLES: dict[str, dict[str, Any]] = {
@@ -210,7 +190,6 @@ def test_an_example_trains_what_one_device_trains(
     assert {case.verification for case in cases[name]} == {"same_split" if name == "batch_norm" else "exact"}
 
 
-def test_examples_are_short_and_all_are_run() -> None:
-    files = {path.stem: len([*filter(str.strip, path.read_text().splitlines())]) for path in MODELS_FOLDER.glob("*.py")}
-    assert {name for name in files if name != "hf_llama"} == {*EXAMPLES, "validation_loop"}
-    assert max(files.values()) < MOST_LINES_OF_A_FILE
+def test_all_examples_are_run() -> None:
+    files = {path.stem for path in MODELS_FOLDER.glob("*.py")}
+    assert files - {"hf_llama"} == {*EXAMPLES, "validation_loop"}

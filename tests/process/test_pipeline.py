@@ -1,4 +1,4 @@
-"""Pipelines compute the same as one device, hold only their stages, and have the theoretical bubble."""
+"""Pipelines compute the same as one device, hold only their stages, and report their bubble."""
 
 from pathlib import Path
 from typing import Any
@@ -130,14 +130,10 @@ def test_a_rank_holds_its_stages_and_nothing_else(each: Case, seen: dict[Case, l
         assert told["alive_bytes"] == sum(tensor.nbytes for tensor in told["parameters"].values())
 
 
-def context(**fields: Any) -> StrategyContext:
-    return StrategyContext(0, 2, torch.device("cpu"), case(**fields))
-
-
 def test_a_parameter_that_no_stage_has_is_refused() -> None:
     module = pipeline_helpers.Knot()
     model = Model(module=module, loss=nn.functional.mse_loss, blocks=list(module.layers), stem=module.stem)
-    stages = stages_from(model, 2, context())
+    stages = stages_from(model, 2, StrategyContext(0, 2, torch.device("cpu"), case()))
     with pytest.raises(UsageError, match=r"'head\.weight' is in no stage; put it into Model\.stem"):
         holders(dict(module.named_parameters()), stages, 2)
 
@@ -158,39 +154,6 @@ def test_facts_tell_the_bubble(each: Case, seen: dict[Case, list[dict[str, Any]]
             "schedule": "layer_split" if split else each.schedule,
             "bubble": pytest.approx((p - 1) / (per_rank * microbatches + p - 1)),
         }
-
-
-@pytest.mark.parametrize("each", [each for each in TRAINED if each.model == EIGHT], ids=name)
-def test_order_of_work_has_the_theoretical_bubble(each: Case, seen: dict[Case, list[dict[str, Any]]]) -> None:
-    order = [rank["order"] for rank in seen[each]]
-    forward, backward = 1.0, 2.0
-    whole = makespan(order, forward, backward)
-    work = sum(forward if kind == "F" else backward for _, kind, _ in order[0])
-    assert 1 - work / whole == pytest.approx(seen[each][0]["facts"]["pipeline"]["bubble"], abs=1e-12)
-
-
-def makespan(order: list[list[tuple[int, str, int]]], forward: float, backward: float) -> float:
-    """Return the end of the last rank, if each works in this order and messages take no time."""
-    stages = 1 + max(stage for rank in order for stage, _, _ in rank)
-    done: dict[tuple[int, str, int], float] = {}
-    free = [0.0] * len(order)
-    left = [list(rank) for rank in order]
-    while any(left):
-        before = len(done)
-        for rank, rest in enumerate(left):
-            while rest:
-                stage, kind, part = rest[0]
-                if kind == "F":
-                    needs = [(stage - 1, "F", part)] if stage else []
-                else:
-                    needs = [(stage, "F", part)] + ([(stage + 1, "B", part)] if stage < stages - 1 else [])
-                if not all(need in done for need in needs):
-                    break
-                begin = max([free[rank], *(done[need] for need in needs)])
-                free[rank] = done[stage, kind, part] = begin + (forward if kind == "F" else backward)
-                rest.pop(0)
-        assert len(done) > before, "each waits for another"
-    return max(free)
 
 
 class Clock:
@@ -230,10 +193,6 @@ def test_only_the_second_step_is_timed_and_only_what_is_counted(monkeypatch: pyt
 # -- before any launch ----------------------------------------------------------------------------------------------
 
 
-def settled(machine: Machine, **fields: Any) -> Case:
-    return resolve(Case(**({"strategy": "pp", "model": "gpt2", "seq_len": 8} | fields)), machine)
-
-
 REFUSED = [
     ({"world_size": 3, "microbatches": 2, "schedule": "interleaved"}, "interleaved it must be world_size 3 or more"),
     ({"world_size": 3, "microbatches": 2}, "1f1b it must be world_size 3 or more"),
@@ -258,19 +217,18 @@ def checked(case: Case) -> None:
 
 @pytest.mark.parametrize(("fields", "reason"), REFUSED)
 def test_unsupported_pipeline_is_refused(fields: dict[str, Any], reason: str, machine: Machine) -> None:
+    settled: dict[str, Any] = {"strategy": "pp", "model": "gpt2", "seq_len": 8, "global_batch": 24}
+    case = resolve(Case(**(settled | fields)), machine)
     with pytest.raises(UsageError, match=reason):
-        checked(settled(machine, **({"global_batch": 24} | fields)))
+        checked(case)
 
 
 # -- read back ------------------------------------------------------------------------------------------------------
 
 
-def told(each: Case, bubble: float) -> dict[str, Any]:
-    return {"pipeline": {"stages": 2, "microbatches": 4, "schedule": each.schedule, "bubble": bubble}}
-
-
 def shown(each: Case, shares: list[float | None], **more: Any) -> Any:
-    made = fake_results.launch(each, facts=told(each, 0.2), **more)
+    facts = {"pipeline": {"stages": 2, "microbatches": 4, "schedule": each.schedule, "bubble": 0.2}}
+    made = fake_results.launch(each, facts=facts, **more)
     made.samples += [Sample(rank, None, "measure", "stage_busy_share", share) for rank, share in enumerate(shares)]
     return made
 

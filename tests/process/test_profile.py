@@ -1,24 +1,20 @@
 """`--profile` writes a trace of every rank, and `--memory-snapshot` a snapshot on CUDA; both are in no statistic."""
 
 import gzip
-import io
 import json
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from rich.console import Console
 
-from fake_launch import FakeLauncher
+from fake_launch import FakeLauncher, run_fake
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.probes import CaseReport
 from parabench.probes.profiler import ProfilerProbe
 from parabench.session.request import Request
-from parabench.session.session import run_session
 from parabench.store.record import Phase
 from parabench.store.results import load
 from parabench.strategies.base import RankInfo
@@ -53,49 +49,35 @@ def test_profiled_step_has_traces_and_is_in_no_statistic(tmp_path: Path) -> None
         assert len({event["tid"] for event in operators}) > 1
 
 
-def probe(info: RankInfo, take_step: Callable[[], None], traces: Path) -> ProfilerProbe:
-    protocol = Protocol(memory_snapshot=True)
-    rank: Any = SimpleNamespace(info=info, take_step=take_step, schedule=protocol, traces=traces)
-    return ProfilerProbe(rank)
-
-
-def reported(probe: ProfilerProbe) -> dict[str, Any]:
-    report = CaseReport()
-    probe.report(report)
-    return report.rank_facts
-
-
 def test_memory_snapshot_is_written_after_its_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     happened: list[Any] = []
     monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", lambda **how: happened.append(how))
     monkeypatch.setattr(torch.cuda.memory, "_dump_snapshot", lambda path: Path(path).write_bytes(b"12345"))
-    traces = probe(RankInfo(3, 4, torch.device("cuda", 0)), lambda: happened.append("step"), tmp_path / "case-then")
-    traces.after_instrumented()
+    rank: Any = SimpleNamespace(
+        info=RankInfo(3, 4, torch.device("cuda", 0)), take_step=lambda: happened.append("step"),
+        schedule=Protocol(memory_snapshot=True), traces=tmp_path / "case-then",
+    )  # fmt: skip
+    probe, report = ProfilerProbe(rank), CaseReport()
+    probe.after_instrumented()
     assert happened == [{"stacks": "python"}, "step"]
     assert list(tmp_path.iterdir()) == []
-    assert reported(traces) == {"memory_snapshot": {"file": "case-then-rank3.pickle", "bytes": 5}}
+    probe.report(report)
+    assert report.rank_facts == {"memory_snapshot": {"file": "case-then-rank3.pickle", "bytes": 5}}
     assert happened[2:] == [{"enabled": None}]
 
 
 SUITE = '"""Which?"""\nfrom parabench import sweep\nCASES = sweep(strategy="ddp", world_size=2, device="cpu")\n'
 
 
-def ran(tmp_path: Path, **more: Any) -> tuple[int, str]:
-    (tmp_path / "mine.py").write_text(SUITE)
-    console = Console(file=io.StringIO(), width=500)
-    planned = {"suite": str(tmp_path / "mine.py"), "launches": 1, "steps": 3}
-    asked = Request.of(argv=[], out=tmp_path / "out", **(more if "suite" in more else planned | more))
-    code = run_session(asked, console, FakeLauncher())
-    assert isinstance(console.file, io.StringIO)
-    return code, console.file.getvalue()
-
-
 def test_cpu_run_reports_once_that_memory_snapshots_need_cuda(tmp_path: Path) -> None:
-    code, said = ran(tmp_path, memory_snapshot=True, profile=True)
+    (tmp_path / "mine.py").write_text(SUITE)
+    asked: dict[str, Any] = {"suite": str(tmp_path / "mine.py"), "argv": [], "out": tmp_path / "out", "launches": 1}
+    asked |= {"steps": 3, "memory_snapshot": True, "profile": True}
+    code, said = run_fake(Request.of(**asked), FakeLauncher())
     assert code == 0
     assert said.count("No memory snapshot is written") == 1
     results = load(tmp_path / "out" / "results.db")
     assert results.finding["code"].tolist().count("no_memory_snapshot") == 1
     protocol = json.loads(results.session["plan"].iloc[0])["protocol"]
     assert (protocol["profile"], protocol["memory_snapshot"]) == (True, False)
-    assert ran(tmp_path, memory_snapshot=True, profile=True, resume=True)[0] == 0
+    assert run_fake(Request.of(**asked, resume=True), FakeLauncher())[0] == 0

@@ -40,7 +40,7 @@ NO_RANKS = re.sub(r"#  Rank.*\n", "", FULL)
 
 ROWS = [
     Row("text of 2021", {"all_reduce__log": log(year=2021, named=False, wrong="4e-07")}, ONE),
-    Row("JSON 3", {"a__json": document(3)}, ONE),
+    Row("JSON 3", {"a__json": document()}, ONE),
     Row("mpirun", {"a__log": tagged(FULL)}, ONE),
     Row("messages of several tagged ranks", {"a__log": tagged(interrupted(FULL), "[1,3]<stdout>:")}, ONE),
     Row(

@@ -53,7 +53,7 @@ def test_build_model_seeds_after_the_module_is_imported(drawing: None) -> None:
 
 
 def test_build_model_rejects_a_repeated_module() -> None:
-    zoo._singleton.clear()
+    zoo.singleton.cache_clear()
     build_model(case_of("zoo:singleton"))
     with pytest.raises(UsageError, match="returns a module that it returned before; make a new one in each call"):
         build_model(case_of("zoo:singleton"))

@@ -105,7 +105,7 @@ def test_explaining_launch_is_in_no_statistic(tmp_path: Path) -> None:
 
 
 def test_explaining_launch_records_the_log_of_every_rank() -> None:
-    case = Case(strategy="fake_cuda:writes_nccls_log", world_size=2, device="cpu", backend="gloo")
+    case = Case(strategy="faulty_helpers:writing_nccls_log", world_size=2, device="cpu", backend="gloo")
     launched = launch(LaunchSpec.of(case, EXPLAINING, deadline_s=GUARD_S))
     assert launched.status is Status.OK, launched.failure
     logged = [(each["rank"], each["choices"][0]["bytes"]) for each in launched.facts["nccl"]]
