@@ -56,7 +56,7 @@ def test_intervals_contain_the_truth_when_cases_leave():
     assert held >= 95
 
 
-@pytest.mark.parametrize("rounds", [1, 2, 4, 16])
+@pytest.mark.parametrize("rounds", [1, 2])
 def test_effects_are_unknown_when_rounds_are_too_few(rounds):
     numbers = count()
     rng = np.random.default_rng(6)

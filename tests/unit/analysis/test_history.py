@@ -20,7 +20,7 @@ from page_helpers import Page
 from page_helpers import figures as figures_of
 from parabench.analysis import history as history_text
 from parabench.analysis.history import history, of_visits, visits_of
-from parabench.analysis.stats.change_point import FEWEST_SESSIONS, levels_of, qn_scale
+from parabench.analysis.stats.change_point import FEWEST_SESSIONS, levels_of
 from parabench.store.record import Status
 from parabench.store.results import load
 
@@ -191,11 +191,3 @@ def test_page_draws_levels_and_changes(stepped, tmp_path):
     assert len(set(levels["y"])) == 2
     for text in ("Over time", "nightly-8 torch 2.13.0 → 2.13.1; commit", "Every configuration", "Sessions"):
         assert text in Page(page).text
-
-
-def test_qn_scale_resists_outliers():
-    random = np.random.default_rng(0)
-    values = 3 * random.standard_normal(1000)
-    assert qn_scale(values) == pytest.approx(3, rel=0.05)
-    values[:300] = 1e6 * random.standard_normal(300)
-    assert qn_scale(values) < 3 * 3

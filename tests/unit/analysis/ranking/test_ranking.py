@@ -1,6 +1,4 @@
 import math
-import sqlite3
-from contextlib import closing
 
 import numpy as np
 import pandas as pd
@@ -100,14 +98,6 @@ def test_sentence_names_failures_when_no_launch_succeeded(tmp_path):
     assert sweet_spots(fake.write(tmp_path / "empty.db", []))[0].sentence.startswith("No launch was recorded")
 
 
-def test_the_reference_launch_never_takes_part(tmp_path):
-    cases = [fake.case(bucket_mib=b) for b in (1.0, 4.0)]
-    reference = fake.launch(fake.case(strategy="single", world_size=1), 0.001, repetition=-1)
-    (answer,) = spots(tmp_path, [reference, *fake.sweep(cases, lambda c: 0.01 * c.bucket_mib, noise=0.001)])
-    assert answer.best.case_id == cases[0].id
-    assert answer.launches == 6
-
-
 def test_adjacent_sizes_are_named_as_a_range(tmp_path):
     cases = [fake.case(algorithm=a, bucket_mib=b) for a in ("ring", "tree") for b in (1.0, 4.0, 10.0, 25.0)]
     near = {("ring", 10.0): 0.0400, ("ring", 25.0): 0.0401, ("tree", 25.0): 0.0402}
@@ -162,21 +152,3 @@ def test_a_flat_curve_is_an_answer_with_what_could_hide_in_it(tmp_path):
         "ddp native, 2 ranks: the bucket size makes no significant difference (3 repetitions, "
         f"±{100 * curve.half_width:.1f}%; no size is more than {100 * curve.at_most:.1f}% behind)."
     ) in answer.sentence
-
-
-def test_every_number_is_traced_to_rows_of_the_store(tmp_path):
-    """From the rows alone (docs/reference/store.md): the slowest rank of each step, the 10th percentile of a launch,
-    the mean of the logarithms."""
-    cases = [fake.case(bucket_mib=b) for b in BUCKETS]
-    (answer,) = spots(tmp_path, fake.sweep(cases, lambda c: 0.04, noise=0.02, drift=0.1))
-    query = """SELECT max(value) FROM sample WHERE launch_id = ? AND metric = 'step_s' AND phase = 'measure'
-        GROUP BY step"""
-    with closing(sqlite3.connect(tmp_path / "r.db")) as db:
-        for each in answer.candidates:
-            of = db.execute(
-                "SELECT id FROM launch WHERE case_id = ? AND status = 'ok' AND repetition >= 0", (each.case_id,)
-            )
-            assert sorted(each.launch_ids) == sorted(at for (at,) in of)
-            numbers = [np.quantile([seconds for (seconds,) in db.execute(query, (at,))], 0.1) for at in each.launch_ids]
-            assert len(numbers) == each.launches == 3
-            assert each.value == each.step_time_s == pytest.approx(math.exp(np.log(numbers).mean()), rel=1e-9)

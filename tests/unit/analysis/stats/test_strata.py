@@ -56,14 +56,6 @@ def test_one_launch_of_each_cohort_decides_nothing_between_them():
     assert effects.best_half_widths("a")["d"] == math.inf
 
 
-def test_eliminated_case_is_compared_by_its_launches():
-    rng = np.random.default_rng(4)
-    rows = session(rng, repetitions=8, turn_sd=1e-4)
-    rows = rows[~((rows["case"] == "c") & (rows["repetition"] >= 4))]
-    effects = fit(rows)
-    assert effects.means["c"] - effects.means["a"] == pytest.approx(math.log(1.03), abs=1e-3)
-
-
 def test_intervals_of_all_pairs_hold_the_truth_together():
     rng = np.random.default_rng(5)
     held = 0
