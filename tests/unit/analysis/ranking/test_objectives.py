@@ -15,7 +15,6 @@ GPU = fake.ENVIRONMENT | {"gpus": [{"name": "NVIDIA H200", "memory_bytes": 150 *
 
 def spots(tmp_path, launches, objective="step_time_s", by=(), **more):
     """The answers, checked against the schema of their JSON."""
-    tmp_path.mkdir(exist_ok=True)
     (tmp_path / "r.db").unlink(missing_ok=True)
     results = fake.write(tmp_path / "r.db", launches, **more)
     answers = sweet_spots(results, None, OBJECTIVES[objective], by)
