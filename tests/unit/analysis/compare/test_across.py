@@ -9,7 +9,6 @@ from fake_results import OOM
 from parabench.analysis.compare.comparison import STEP, compared
 from parabench.analysis.compare.machines import answer
 from parabench.analysis.compare.sides import side_of
-from parabench.errors import UsageError
 from parabench.report.views.comparison import machines_view
 from parabench.store.record import MIB, DeviceSample
 from schema_helpers import EVIL, check
@@ -92,12 +91,6 @@ def test_warnings_name_what_else_differs(gpus, mixed):
     found = answer(mixed).warnings
     assert [each.code for each in found] == ["one_machine", "statistic", "unfinished"]
     assert "the median of its steps on base and the 10th percentile on candidate" in found[1].message
-
-
-def test_nothing_in_common_is_refused(tmp_path):
-    old, new = (side(tmp_path, name, [fake.launch(case)]) for name, case in (("a", CPU[0]), ("b", CPU[1])))
-    with pytest.raises(UsageError, match=r"no configuration is in both a of .* and b of .*; measure"):
-        compared(old, new)
 
 
 @pytest.mark.parametrize("which", ["gpus", "mixed"])
