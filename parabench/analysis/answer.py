@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from html import escape
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from parabench import json_text
 from parabench.analysis import format
@@ -75,9 +76,9 @@ class Answer:
 
 
 def columns(record: type[Any], **more: Any) -> dict[str, Any]:
-    """Return the columns of a table: `more`, then the fields of a record except its configuration."""
+    """Return the columns of a table: `more`, then the fields of a record that fit into a cell."""
     hints = get_type_hints(record, include_extras=True)
-    return more | {name: hint for name, hint in hints.items() if name not in (*more, "case", "kind")}
+    return more | {name: hint for name, hint in hints.items() if name not in more and _fits(hint)}
 
 
 def keyed(records: Iterable[object], **more: Any) -> list[tuple[object, dict[str, Any]]]:
@@ -116,6 +117,17 @@ def _kinds(hint: Any) -> set[Any]:
     if get_origin(hint) in (Union, UnionType):
         return {kind for each in get_args(hint) for kind in _kinds(each)} - {NoneType}
     return {hint}
+
+
+def _fits(hint: Any) -> bool:
+    """Return whether a cell can have a value of this type: a number, a string, a boolean, or a tuple of these."""
+    scalars = (str, int, float, bool)
+    return all(
+        (isinstance(each, type) and issubclass(each, (*scalars, Enum)))
+        or get_origin(each) is Literal
+        or (get_origin(each) is tuple and all(part is Ellipsis or _fits(part) for part in get_args(each)))
+        for each in _kinds(hint)
+    )
 
 
 def _column(values: Sequence[Any], kinds: set[Any]) -> Any:
