@@ -75,11 +75,10 @@ class Answer:
         )
 
 
-def columns(record: type[Any], *without: str, **more: Any) -> dict[str, Any]:
-    """Return the columns of a table: `more`, then the fields of a record that fit into a cell, except `without`."""
+def columns(record: type[Any], **more: Any) -> dict[str, Any]:
+    """Return the columns of a table: `more`, then the fields of a record that fit into a cell."""
     hints = get_type_hints(record, include_extras=True)
-    names = [name for name in hints if name not in more and name not in without and _fits(hints[name])]
-    return more | {name: hints[name] for name in names}
+    return more | {name: hint for name, hint in hints.items() if name not in more and _fits(hint)}
 
 
 def keyed(records: Iterable[object], **more: Any) -> list[tuple[object, dict[str, Any]]]:

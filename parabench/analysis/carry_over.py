@@ -28,7 +28,7 @@ from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.contrasts import SHARP_ENOUGH, Numbers, components
 from parabench.analysis.stats.quantiles import t_quantile
 from parabench.plan.schedule import TrainingSchedule, orders
-from parabench.store.record import TWIN_REPETITION, Status
+from parabench.store.record import Status
 from parabench.store.results import records
 
 # The chance of a warning if nothing interferes, as in the regression gate. With the outliers of a shared machine it
@@ -85,8 +85,6 @@ def noise_floor(seen: SessionData) -> list[str]:
 
     'Two copies of X differed by 0.4% (95%: ±0.9%) in 5 shared launches.'
     """
-    if not (seen.numbers["repetition"] == TWIN_REPETITION).any():
-        return []
     differences: list[float] = []
     for launch in seen.once(shared_launches_of):
         copies = [row for row, case in enumerate(launch.cases) if launch.cases.count(case) > 1]

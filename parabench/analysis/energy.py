@@ -60,8 +60,7 @@ def _energy(launch: Mapping[Any, Any], own: pd.DataFrame | None) -> tuple[float,
         return np.nan, None, "it ran on CPU cores, whose energy is not read"
     if own is None:
         return np.nan, None, "no energy of its devices was recorded"
-    facts = json_text.parsed(launch["facts"]) if isinstance(launch["facts"], str) else {}
-    window = phases(facts).get(Phase.MEASURE)
+    window = phases(json_text.parsed(launch["facts"])).get(Phase.MEASURE)
     if window is None:
         return np.nan, None, NO_WINDOW
     whys = own["reason"].dropna().to_list()

@@ -130,6 +130,7 @@ def compare(
     else is printed then.
     """
     from parabench.analysis.compare import gate, machines
+    from parabench.analysis.compare.comparison import compared
     from parabench.analysis.compare.sides import read_sides
     from parabench.report.views import comparison
 
@@ -150,7 +151,7 @@ def compare(
         view = comparison.recordings_view(answer, argv)
     elif across_hardware:
         sides = read_sides(base, candidate)
-        answer = machines.answer(machines.compared(*sides))
+        answer = machines.answer(compared(*sides))
         view = comparison.machines_view(sides, answer)
     else:
         answer = gate.compare(*read_sides(base, candidate), tolerance, alpha, changed, allowance=between_sessions)

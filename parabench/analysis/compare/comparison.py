@@ -8,15 +8,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from parabench.analysis.answer import Columns, Row, table
-from parabench.analysis.compare.sides import ALLOWANCE, alike, between_sessions, interleaved
+from parabench.analysis.compare.sides import ALLOWANCE, alike, between_sessions, check_distinct, interleaved
 from parabench.analysis.numbers import WORK, Launches, by_case, launch_ids, of_pair, unique_labels
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.contrasts import FEWEST_LAUNCHES, Between, TTest, factor, holm, judge, logs_of
+from parabench.errors import UsageError
 from parabench.plan.case import Case
 from parabench.store.record import GB, Status
 
@@ -131,6 +132,21 @@ def compare_sessions(
         how["allowance"] = allowance
     ratios = table(columns, rows).astype({"row": int, "both": bool})
     return Comparison(base, candidate, paired, cases, ratios, launches, how, others)
+
+
+def compared(base: SessionData, candidate: SessionData, **how: Any) -> Comparison:
+    """Return `compare_sessions` of two sessions, which may be from two machines.
+
+    Raises UsageError if both are the same session, or if they have no configuration in common.
+    """
+    check_distinct((base, candidate))
+    of = compare_sessions(base, candidate, **how)
+    if not of.common:
+        names = (f"{side.session.name} of {side.results.path}" for side in (base, candidate))
+        raise UsageError(
+            f"no configuration is in both {' and '.join(names)}; measure the same suite with the same --set on both"
+        )
+    return of
 
 
 def _matched(base: SessionData, candidate: SessionData, by_id: bool) -> pd.DataFrame:

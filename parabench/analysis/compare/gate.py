@@ -17,14 +17,13 @@ from parabench.analysis.compare.comparison import (
     STEP_TIMES,
     TOLERANCE,
     Outcome,
-    compare_sessions,
+    compared,
 )
-from parabench.analysis.compare.sides import ALLOWANCE, FEWEST_SESSIONS, check_distinct, interleaved
+from parabench.analysis.compare.sides import ALLOWANCE, FEWEST_SESSIONS
 from parabench.analysis.environment.diff import Difference, check_alike, differences
 from parabench.analysis.session import Origin, SessionData
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.contrasts import MOST_LAUNCHES, POWER
-from parabench.errors import UsageError
 from parabench.store.record import Finding
 from parabench.store.results import records
 
@@ -81,23 +80,13 @@ def compare(
         UsageError: If both are the same session, or have no configuration in common. Also if they were not interleaved,
             and differ in a fact that matters and is not in `changed`.
     """
-    check_distinct((base, candidate))
-    if base.cases_by_id.index.intersection(candidate.cases_by_id.index).empty:
-        raise UsageError(
-            f"no configuration is in both {base.session.name} of {base.results.path} and {candidate.session.name} of "
-            f"{candidate.results.path}; measure the same suite with the same --set on both variants"
-        )
-    paired = interleaved(base, candidate)
+    of = compared(base, candidate, by_id=True, quantities=(), tolerance=tolerance, alpha=alpha, allowance=allowance)
     differing = list(differences(base, candidate))
-    if not paired:
+    if not of.paired:
         check_alike(differing, changed)
-    of = compare_sessions(
-        base, candidate, by_id=True, quantities=(), tolerance=tolerance, alpha=alpha, allowance=allowance
-    )
-    cases = of.ratios.rename(columns=STEP_TIMES)[[*CASES]]
-    order = cases["outcome"].map([*Outcome].index)
-    cases = cases.assign(order=order, change=-cases["ratio"].fillna(0)).sort_values(["order", "change"], kind="stable")
-    cases = cases[[*CASES]].reset_index(drop=True)
+    cases = of.ratios.rename(columns=STEP_TIMES)
+    cases = cases.assign(order=cases["outcome"].map([*Outcome].index), change=-cases["ratio"].fillna(0))
+    cases = cases.sort_values(["order", "change"], kind="stable")[[*CASES]].reset_index(drop=True)
     verdict = Verdict.NO_REGRESSION
     if cases["outcome"].isin(REGRESSIONS).any():
         verdict = Verdict.REGRESSION
@@ -110,15 +99,15 @@ def compare(
         **of.between,
         "base": base.session.name,
         "candidate": candidate.session.name,
-        "paired": paired,
+        "paired": of.paired,
         "tolerance": tolerance,
         "alpha": alpha,
         "changed": changed,
     }
     sides = [(side.origin, {"side": name}) for side, name in ((base, "base"), (candidate, "candidate"))]
     found = tables(TABLES, {"verdict": [row], "sides": sides, "differences": differing}) | {"cases": cases}
-    warnings = (*unfinished(base, candidate), *(() if paired else (UNPAIRED,)))
-    return Answer(tuple(_sentences(row, cases)), {name: found[name] for name in TABLES}, warnings=warnings)
+    warnings = (*unfinished(base, candidate), *(() if of.paired else (UNPAIRED,)))
+    return Answer(tuple(_sentences(row, cases)), found, warnings=warnings)
 
 
 def unfinished(*sides: SessionData) -> Iterator[Finding]:

@@ -19,10 +19,9 @@ from parabench.analysis.compare.comparison import (
     STEP_TIMES,
     Comparison,
     Outcome,
-    compare_sessions,
 )
 from parabench.analysis.compare.gate import UNPAIRED, unfinished
-from parabench.analysis.compare.sides import between_means, check_distinct
+from parabench.analysis.compare.sides import between_means
 from parabench.analysis.environment.diff import (
     Difference,
     differences,
@@ -31,9 +30,8 @@ from parabench.analysis.environment.diff import (
     software_differences,
 )
 from parabench.analysis.numbers import same_work, work_text
-from parabench.analysis.session import Origin, SessionData
+from parabench.analysis.session import Origin
 from parabench.analysis.stats.contrasts import FEWEST_LAUNCHES, Mean, geometric_mean, logs_of
-from parabench.errors import UsageError
 from parabench.machine import accelerator
 from parabench.store.record import Finding
 from parabench.store.results import records
@@ -59,21 +57,6 @@ TABLES: dict[str, Columns] = {
 }  # fmt: skip
 # Facts whose difference means other hardware.
 _MACHINES = ("devices", "driver", "cpu", "cores")
-
-
-def compared(base: SessionData, candidate: SessionData) -> Comparison:
-    """Return the comparison of two sessions, which may be from two machines.
-
-    Raises UsageError if both are the same session, or if they have no configuration in common.
-    """
-    check_distinct((base, candidate))
-    of = compare_sessions(base, candidate)
-    if not of.common:
-        raise UsageError(
-            f"{base.session.name} of {base.results.path} and {candidate.session.name} of {candidate.results.path} have "
-            "no workload in common; measure the same suite with the same --set on both"
-        )
-    return of
 
 
 def answer(of: Comparison) -> Answer:

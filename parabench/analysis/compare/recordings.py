@@ -56,4 +56,4 @@ def _sentences(table: pd.DataFrame, base: SessionData, candidate: SessionData) -
 def range_ms(row: Any, side: str) -> str:
     """Return the least and most of a side over the steps: '54.3 to 80.9'; empty if they are unknown."""
     low, high = row[f"{side}_least_s"], row[f"{side}_most_s"]
-    return f"{format.digits(low * 1e3)} to {format.digits(high * 1e3)}" if format.known(low) else ""
+    return format.milliseconds_between(low, high) if format.known(low) else ""

@@ -176,19 +176,16 @@ def next_command(seen: SessionData, works: Sequence[Rows], where: str | None = N
     watched = (results.finding["code"] == WATCHED).any()
     if session.interleaved or watched or not newest or results.path.name != STORE_NAME:
         return []
-    still = []
+    still, needed = False, 0
     for work in works:
         workload = work["workloads"][0]
-        unclear = workload["more_repetitions"] is not None or not workload["decided"]
-        if placed(work, "not_compared") or (placed(work, "tied") and unclear):
-            still.append(workload)
+        more = workload["more_repetitions"]
+        if placed(work, "not_compared") or (placed(work, "tied") and (more is not None or not workload["decided"])):
+            still, needed = True, max(needed, workload["repetitions"] + (more or 0))
     cases, _, too_noisy = undecided(seen.numbers, session.raced)
     if not still or not (cases or too_noisy):
         return []
-    repetitions = [
-        each["repetitions"] + each["more_repetitions"] for each in still if each["more_repetitions"] is not None
-    ]
-    far = too_noisy or max(repetitions, default=0) > MOST_REPETITIONS
+    far = too_noisy or needed > MOST_REPETITIONS
     budget = ["--budget", f"{NARROWING_MIN:g}"] if far else []
     command = ["parabench", "run", "--resume", "--until-decided", *budget, "--out", where or str(results.path.parent)]
     command += cluster_options(session.environment)

@@ -198,16 +198,13 @@ def no_comm_baselines(launches: pd.DataFrame, rows: Mapping[str, Row], best: str
     ]
     if not found:
         return []
-    step_time_s, case = min(found)
+    _, case = min(found)
     effects = fit(launches[launches["case"].isin((case, best))])
     log, width = effects.behind(best)[case], effects.half_widths(case)[best]
     known = math.isfinite(width)
     entry, other = entry_of(own["strategy"]), entry_of(rows[case]["strategy"])
     row = {
-        "case_id": case,
-        "label": rows[case]["label"],
-        "strategy": rows[case]["strategy"],
-        "step_time_s": step_time_s,
+        **{name: rows[case][name] for name in ("case_id", "label", "strategy", "step_time_s")},
         "share": format.number_or_none(-math.expm1(log)),
         "low": -math.expm1(log + width) if known else None,
         "high": -math.expm1(log - width) if known else None,

@@ -104,9 +104,8 @@ def _set(rows: Rows, workload: Row, best: Row, objective: Objective) -> Iterator
             rest = format.count(len(slower), "other configuration")
             yield f"It is {objective.ahead} the {rest} ({basis}); the next, {following}, {worse}."
     if apart:  # they shared no launch with the best, so little is known about them
-        known = (
-            "" if workload["apart_half_width"] is None else f", within {format.within(workload['apart_half_width'])}"
-        )
+        width = workload["apart_half_width"]
+        known = "" if width is None else f", within {format.within(width)}"
         yield f"Compared in separate launches{known}, so possibly as fast: {format.listed(apart, MOST_NAMES)}."
     if open_set:
         yield f"Best estimate: {best['label']}: {_with_rate(best, objective)}."
@@ -140,11 +139,9 @@ def _more_repetitions(rows: Rows, workload: Row) -> str:
 def _remarks(rows: Rows, workload: Row, objective: Objective) -> Iterator[str]:
     """Yield sentences about configurations without a ratio, with stale gradients, without a check, and baselines."""
     if apart := placed(rows, "not_compared"):
-        numbers = format.listed(
-            (f"{row['label']}: {number(row, objective)} ({row['status']})" for row in apart), MOST_NAMES
-        )
+        numbers = (f"{row['label']}: {number(row, objective)} ({row['status']})" for row in apart)
         why = "Not compared, because no launch or repetition that counts connects them with these"
-        yield f"{why if workload['best'] else 'Measured'}: {numbers}."
+        yield f"{why if workload['best'] else 'Measured'}: {format.listed(numbers, MOST_NAMES)}."
     if stale := [row for row in placed(rows, "best", "tied") if row["other_training"]]:
         texts = format.listed((f"{row['label']} ({staleness(row)})" for row in stale), MOST_NAMES)
         yield f"Not equivalent to single-device training (stale gradients): {texts}."
@@ -183,10 +180,8 @@ def _curves(curves: Sequence[Row], repetitions: int, objective: str) -> list[str
     for shape, text in texts.items():
         own = [curve for curve in curves if curve["shape"] == shape and curve["half_width"] is not None]
         if own:
-            evidence = (
-                f"{format.count(repetitions, 'repetition')}, {format.within(max(each['half_width'] for each in own))}"
-            )
-            at_most = max(each["at_most"] for each in own)
+            half_width, at_most = (max(each[name] for each in own) for name in ("half_width", "at_most"))
+            evidence = f"{format.count(repetitions, 'repetition')}, {format.within(half_width)}"
             if shape == "flat" and at_most > format.EXACT:
                 evidence += f"; no size is more than {format.percent(at_most)} behind"
             names = format.listed((each["name"] for each in own), most=3)

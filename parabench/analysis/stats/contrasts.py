@@ -204,13 +204,13 @@ class Effects:
         near = behind.index[behind <= self.best_half_widths(case, confidence) + ROUNDING]
         return sorted(near, key=lambda other: (self.means[other], other != case))
 
-    def blocks_for(self, half_width: float, among: Sequence[str] = (), *, at_least: bool = False) -> int:
+    def blocks_for(self, half_width: float, among: Sequence[str], *, at_least: bool = False) -> int:
         """Return the number of blocks that gives a `half_width` between the best and the cases `among`.
 
-        By default, these are all cases, with the common noise. `at_least` uses the lower 95% bound of the noise.
+        `at_least` uses the lower 95% bound of the noise.
         """
-        places = self.cases.get_indexer(pd.Index(among or self.cases))
-        noise = math.sqrt(self.variances.iloc[places].nlargest(2).mean()) if among else self.strata[0].residual
+        places = self.cases.get_indexer(pd.Index(among))
+        noise = math.sqrt(self.variances.iloc[places].nlargest(2).mean())
         needed = 2
         for stratum in self.strata:
             inside = stratum is self.strata[0]

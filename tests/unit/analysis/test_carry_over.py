@@ -1,7 +1,6 @@
 """Shared launches: the noise floor of an A/A test, and interference, which is found without false alarms."""
 
 import re
-from itertools import count
 
 import numpy as np
 import pytest
@@ -37,7 +36,7 @@ def test_few_sessions_have_a_warning_without_interference():
 
 def test_interference_is_found_with_its_size():
     rng = np.random.default_rng(0)
-    seen = session(rng, [NAMES] * 20, {"case 2": (0.08,)}, noise=0.05)
+    seen = session(rng, [NAMES] * 20, {"case 2": 0.08}, noise=0.05)
     assert seen.found["case_id"] == "case 2"
     # Relative to the mean effect of all cases.
     truth = np.expm1(0.08 * (1 - 1 / 6))
@@ -50,17 +49,16 @@ def test_intervals_contain_the_truth_when_cases_leave():
     held = 0
     for number in range(100):
         rng = np.random.default_rng(number)
-        seen = session(rng, [NAMES] * 3 + [NAMES[1:4]] * 6, {"case 2": (0.05,)}, disturbed=0.0)
+        seen = session(rng, [NAMES] * 3 + [NAMES[1:4]] * 6, {"case 2": 0.05}, disturbed=0.0)
         effect = seen.effects.set_index("case_id").loc["case 2"]
         held += effect["low"] < np.expm1(0.05 * 5 / 6) < effect["high"]
     assert held >= 95
 
 
-@pytest.mark.parametrize("rounds", [1, 2, 4, 16])
+@pytest.mark.parametrize("rounds", [1, 2])
 def test_effects_are_unknown_when_rounds_are_too_few(rounds):
-    numbers = count()
     rng = np.random.default_rng(6)
-    seen = judge([shared(NAMES[:2], rng, seed=next(numbers), rounds=rounds, settle=0) for _ in range(2)])
+    seen = judge([shared(NAMES[:2], rng, seed=seed, rounds=rounds, settle=0) for seed in range(2)])
     assert seen.found is None
     if rounds == 1:
         assert seen.effects["p"].isna().all()
@@ -70,7 +68,7 @@ def test_stored_session_is_tested_and_described(tmp_path):
     cases, rng = [fake.case(bucket_mib=size) for size in (1.0, 4.0, 25.0)], np.random.default_rng(7)
     ids = [each.id for each in cases]
     written = [fake.launch(each, 0.01) for each in cases]
-    known = [shared(ids, rng, seed=repetition, left_behind={ids[1]: (0.3,)}, noise=0.05) for repetition in range(1, 7)]
+    known = [shared(ids, rng, seed=repetition, left_behind={ids[1]: 0.3}, noise=0.05) for repetition in range(1, 7)]
     for repetition, of in enumerate(known, 1):
         written += fake_turns.launches(of, cases, repetition)
     seen = session_data(fake.write(tmp_path / "results.db", written))

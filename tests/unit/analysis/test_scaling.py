@@ -23,20 +23,6 @@ def test_weak_scaling_is_the_base_step_time_over_the_ranks(tmp_path):
     assert set(table["base"]) == {"single"}
 
 
-def test_kinds_of_scaling_are_separate(tmp_path):
-    """Both begin at one device with batch 8; each point of two ranks belongs to one kind alone."""
-    single = fake.case(strategy="single", world_size=1)
-    strong, weak = fake.case(world_size=2), fake.case(world_size=2, global_batch=16)
-    table = table_of(tmp_path, {single: 0.040, strong: 0.025, weak: 0.050})
-    assert table[["kind", "global_batch", "world_size"]].to_numpy().tolist() == [
-        ["strong", 8, 1],
-        ["strong", 8, 2],
-        ["weak", 8, 1],
-        ["weak", 16, 2],
-    ]
-    assert table["efficiency"].tolist() == pytest.approx([1, 0.8, 1, 0.8])
-
-
 SECONDS = {
     ("single", 1, 8): 0.08,
     ("ddp", 2, 8): 0.05,

@@ -7,8 +7,9 @@ import pytest
 
 import hostile_helpers as hostile
 from page_helpers import Page, figures
+from parabench.analysis.compare.comparison import compared
 from parabench.analysis.compare.gate import compare
-from parabench.analysis.compare.machines import answer, compared
+from parabench.analysis.compare.machines import answer
 from parabench.analysis.compare.sides import side_of
 from parabench.analysis.history import history
 from parabench.report.build import render

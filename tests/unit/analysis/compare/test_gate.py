@@ -1,7 +1,10 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import fake_results as fake
+from fake_results import OOM
 from parabench.analysis import format
 from parabench.analysis.compare import gate
 from parabench.analysis.compare.comparison import Outcome
@@ -13,7 +16,6 @@ from parabench.store.record import Failure, Status
 from parabench.store.results import load
 
 CASES = [fake.case(bucket_mib=b) for b in (1.0, 4.0, 25.0)]
-OOM = {"status": Status.OOM, "failure": Failure("out of memory", rank=1)}
 
 
 def compare(base, candidate, **more):
@@ -122,16 +124,6 @@ def test_gate_is_inconclusive_when_the_bound_is_wide(tmp_path):
     needed = max(row.launches_needed for row in rows(found))
     assert f"Equal variants would pass with about {needed} launches per variant (90%)." in sentence(found)
     assert verdict(compare(base, same, tolerance=0.4)) is Verdict.NO_REGRESSION
-    enough = [
-        side(tmp_path, f"m{seed}", fake.sweep(CASES, truth, noise=0.02, repetitions=2 * needed, seed=seed))
-        for seed in (3, 4)
-    ]
-    passed = compare(*enough)
-    assert verdict(passed) is Verdict.NO_REGRESSION
-    assert sentence(passed).startswith(
-        "No regression: 3 configurations same. Slowdowns above 2% are ruled out in 3 of 3 configurations judged (95%; "
-        "the largest "
-    )
 
 
 def test_sides_that_took_turns_are_compared_block_by_block(tmp_path):
@@ -265,8 +257,7 @@ def steady(cases=CASES, repetitions=4, seed=1):
 @pytest.mark.parametrize(
     ("rest", "finished", "outcome"),
     [
-        ([], True, Outcome.ONLY_BASE),
-        ([], False, Outcome.ONLY_BASE),
+        (None, True, Outcome.ONLY_BASE),
         ({"status": Status.INTERRUPTED}, False, Outcome.NOT_OK),
         ({"samples": []}, True, Outcome.NOT_OK),
         ({}, True, Outcome.NOT_JUDGED),
@@ -275,10 +266,8 @@ def steady(cases=CASES, repetitions=4, seed=1):
 def test_a_gate_that_judged_a_part_does_not_pass(tmp_path, rest, finished, outcome):
     base = side(tmp_path, "base", steady())
     launches = steady(CASES[:1], seed=2)
-    for case in CASES[1:] if isinstance(rest, dict) else ():
-        own = fake.launch(case, status=rest.get("status", Status.OK))
-        own.samples = rest.get("samples", own.samples)
-        launches.append(own)
+    if rest is not None:
+        launches += [replace(fake.launch(case), **rest) for case in CASES[1:]]
     found = compare(base, side(tmp_path, "new", launches, finished=finished))
     assert {outcomes(found)[case.id] for case in CASES[1:]} == {outcome}
     assert verdict(found) is Verdict.INCONCLUSIVE
@@ -289,7 +278,7 @@ def test_a_gate_that_judged_a_part_does_not_pass(tmp_path, rest, finished, outco
     assert "Measure the configurations that were not judged, or take a base without them." in sentence(found)
     assert [each.code for each in found.warnings] == [*(["unfinished"] if not finished else []), "unpaired"]
     if outcome is Outcome.NOT_OK:
-        how = "interrupted" if rest.get("status") else "ok without a step time"
+        how = "interrupted" if "status" in rest else "ok without a step time"
         assert rows(found)[-1].note == f"base 4 ok; candidate 1 {how}"
 
 

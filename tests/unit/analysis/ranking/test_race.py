@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from parabench.analysis.ranking.race import ERROR, exits, race
-from parabench.analysis.stats.contrasts import SHARP_ENOUGH, fit
+from parabench.analysis.stats.contrasts import fit
 
 
 def simulated(truth, noise, looks, rounds=None, seed=0):
@@ -62,12 +62,6 @@ def test_eliminated_case_stays_out_at_later_looks():
     assert "c" not in found["race"][-1]["racing"]
     effects = fit(launches)
     assert "c" in effects.indistinguishable("a", 1 - ERROR / (10_000 * 9_999))
-
-
-def test_race_of_equal_cases_becomes_sharp():
-    looks = simulated({"a": 1.0, "b": 1.0, "c": 1.0}, noise=0.02, looks=14, seed=1)["race"]
-    assert set(looks[-1]["racing"]) == {"a", "b", "c"}
-    assert looks[-1]["half_width"] <= SHARP_ENOUGH < looks[0]["half_width"]
 
 
 def test_race_eliminates_the_fastest_in_5_percent_at_most():

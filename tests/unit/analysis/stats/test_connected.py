@@ -91,16 +91,6 @@ def test_answer_shows_own_means_and_ranks_connected_cases(table):
             assert math.log1p(each.slower) == pytest.approx(truth[each.case_id] - truth[compared[0]], abs=1e-6)
 
 
-def test_best_is_the_fastest_in_common_repetitions():
-    """The faster case was launched in the slow repetition too, so its mean is higher."""
-    fast, slow = CASES[:2]
-    rows = [(fast, 0, 0.010), (slow, 0, 0.011), (fast, 1, 0.010), (slow, 1, 0.011), (fast, 2, 0.040)]
-    (answer,) = of_launches(numbers(rows))
-    assert answer.best.case_id == fast.id
-    assert answer.best.step_time_s == pytest.approx((0.010 * 0.010 * 0.040) ** (1 / 3))
-    assert answer.slower[0].slower == pytest.approx(0.1)
-
-
 def test_cases_without_a_common_repetition_have_no_ratio():
     (answer,) = of_launches(numbers([(CASES[0], 1, 0.0008), (CASES[1], 0, 0.0020), (CASES[1], 2, 0.0019)]))
     assert (answer.best, answer.winner, answer.decided) == (None, None, False)

@@ -43,25 +43,10 @@ def test_cases_of_shared_launches_have_narrower_intervals():
     assert behind["b"] < 0.03 < 0.1 < behind["d"]
 
 
-def test_without_a_shared_launch_it_is_the_model_of_blocks():
-    alone = session(np.random.default_rng(1), cohorts=tuple((case,) for case in CASES))
-    effects, known = fit(alone), fit(alone.drop(columns="shared_launch"))
-    assert len(effects.strata) == 1
-    assert effects.means.equals(known.means)
-
-
 def test_one_launch_of_each_cohort_decides_nothing_between_them():
     effects = fit(session(np.random.default_rng(3), repetitions=1))
     assert effects.half_widths("a")["d"] == math.inf
     assert effects.best_half_widths("a")["d"] == math.inf
-
-
-def test_eliminated_case_is_compared_by_its_launches():
-    rng = np.random.default_rng(4)
-    rows = session(rng, repetitions=8, turn_sd=1e-4)
-    rows = rows[~((rows["case"] == "c") & (rows["repetition"] >= 4))]
-    effects = fit(rows)
-    assert effects.means["c"] - effects.means["a"] == pytest.approx(math.log(1.03), abs=1e-3)
 
 
 def test_intervals_of_all_pairs_hold_the_truth_together():
