@@ -28,11 +28,9 @@ SYMBOLS = (
     "(embeddings, final norm); n: ranks; m: ranks per node; t: ranks that share the layers."
 )
 
-_LAUNCH = ["launch_id", "case", "label", "model", "strategy", "world_size", "tp_size", "ranks_per_node"]
-_THEORY = [f"{part}_theory" for part in PARTS]
+_BY_FORMULA = ["theory", "formula", "exact", "why_unknown"]
 COLUMNS = [
-    "case_id", "label", "model", "strategy", "world_size", *PARTS, "measured", *_THEORY, "theory", "ratio", "formula",
-    "exact", "why_unknown",
+    "case_id", "label", "model", "strategy", "world_size", *PARTS, "measured", "ratio", *_BY_FORMULA,
 ]  # fmt: skip
 
 
@@ -40,43 +38,30 @@ def case_states(seen: SessionData) -> pd.DataFrame:
     """Return one row per configuration with measured model states, sorted by world size and `measured`.
 
     - PARTS and `measured`: the bytes of each part and their sum, of the launch and rank with the largest sum
-    - `..._theory` and `theory`: the same by the strategy's `formula`, NaN with `why_unknown` if there is none
+    - `theory`: the sum by the strategy's `formula`, NaN with `why_unknown` if there is none
     - `ratio`: measured / theory
     - `exact`: whether the formula is exact; otherwise it assumes an even split
     """
     rows = seen.results.whole
     rows = rows[(rows["phase"] == Phase.MEASURE) & rows["metric"].isin(PARTS)]
-    of_ranks: dict[int, dict[int, dict[str, float]]] = {}
-    for at, rank, part, size in rows[["launch_id", "rank", "metric", "value"]].itertuples(index=False, name=None):
-        of_ranks.setdefault(at, {}).setdefault(rank, {})[part] = size
-    firsts: dict[str, dict[Any, Any]] = {}
-    most: dict[str, dict[str, float]] = {}
-    for launch in records(seen.counted[_LAUNCH]):
-        firsts.setdefault(launch["case"], launch)
-        for parts in of_ranks.get(launch["launch_id"], {}).values():
-            whole = len(parts) == len(PARTS) and all(map(format.known, parts.values()))
-            if whole and sum(parts.values()) > sum(most.get(launch["case"], {}).values()):
-                most[launch["case"]] = parts
-    table = pd.DataFrame(
-        [
-            firsts[case] | {"case_id": case} | parts | {"measured": sum(parts.values())} | _theory(seen, firsts[case])
-            for case, parts in most.items()
-        ],
-        columns=COLUMNS,
-    )
-    table = table.astype(dict.fromkeys((*PARTS, "measured", *_THEORY), float))
-    table["theory"] = table[_THEORY].sum(axis=1, skipna=False)
+    ranks = rows.pivot_table("value", ["launch_id", "rank"], "metric", aggfunc="last", observed=True)
+    ranks = ranks.reindex(columns=list(PARTS)).astype(float).dropna()
+    ranks = ranks.assign(measured=ranks.sum(axis=1)).reset_index("rank")
+    table = seen.counted.rename(columns={"case": "case_id"}).merge(ranks, on="launch_id")
+    table = table.sort_values("measured", ascending=False, kind="stable").drop_duplicates("case_id")
+    theory = pd.DataFrame([_theory(seen, row) for row in records(table)], table.index, columns=_BY_FORMULA)
+    table = table.join(theory.astype({"theory": float}))
     table["ratio"] = table["measured"] / table["theory"]
-    return table.sort_values(["world_size", "measured", "label"], kind="stable", ignore_index=True)
+    return table.sort_values(["world_size", "measured", "label"], kind="stable", ignore_index=True)[COLUMNS]
 
 
 def _theory(seen: SessionData, row: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return the columns of `case_states` that the formula of the launch's strategy determines."""
+    """Return the columns _BY_FORMULA, which the formula of the launch's strategy determines."""
     facts = seen.facts[row["launch_id"]]
     model, units, ranks = facts.get("model") or {}, facts.get("unit_bytes"), int(row["world_size"])
     why_unknown = model.get("no_formula")
     formula = None if why_unknown else entry_of(row["strategy"]).memory
-    sizes = [math.nan] * len(PARTS)
+    size = math.nan
     if formula is not None and "bytes" in model:
         shape = ModelShape(
             whole=float(model["bytes"]),
@@ -86,8 +71,9 @@ def _theory(seen: SessionData, row: Mapping[Any, Any]) -> dict[str, Any]:
             sharing=int(row["tp_size"]) if format.known(row["tp_size"]) else ranks,
             node=int(row["ranks_per_node"]) if format.known(row["ranks_per_node"]) else ranks,
         )
-        sizes = list(formula.states(shape))
-    return dict(zip(_THEORY, sizes, strict=True)) | {
+        size = sum(formula.states(shape))
+    return {
+        "theory": size,
         "formula": formula.text if formula else None,
         "exact": formula is not None and formula.exact,
         "why_unknown": why_unknown,

@@ -267,25 +267,16 @@ def _interleaved(table: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     paired = pd.Series([each is not None and "pair" in each for each in interleaving], table.index, dtype=bool)
     if in_turns.any():
         # Launches with the same key share processes, or are a pair of the two variants of an `ab`.
-        rows = list(zip(interleaving, in_turns, table["session"], table["repetition"], table["case"], strict=True))
-        own, pair = (
-            pd.Series(keys, table.index, dtype=object)
-            for keys in (
-                [(at, number, *each["cases"]) if shared else None for each, shared, at, number, _ in rows],
-                [
-                    (each["pair"]["run"], number, case) if shared and "pair" in each else None
-                    for each, shared, _, number, case in rows
-                ],
-            )
-        )
+        mine = [each if shared else {} for each, shared in zip(interleaving, in_turns, strict=True)]
+        rows = list(zip(mine, table["session"], table["repetition"], table["case"], strict=True))
+        launches = [(at, number, *each["cases"]) if each else None for each, at, number, _ in rows]
+        pairs = [(each["pair"]["run"], number, case) if "pair" in each else None for each, _, number, case in rows]
+        own, pair = (pd.Series(keys, table.index, dtype=object) for keys in (launches, pairs))
         rounds = step_turns(interleaving[in_turns], table["launch_id"], steps)
         first = table["launch_id"].groupby(own).transform("first")
         found = found.assign(
             shared_launch=first.fillna(table["launch_id"]).astype(int),
-            turns=[
-                float(each["protocol"]["rounds"]) if shared else 1.0
-                for each, shared in zip(interleaving, in_turns, strict=True)
-            ],
+            turns=[float(each["protocol"]["rounds"]) if each else 1.0 for each in mine],
             step_s=in_rounds(in_rounds(table["step_s"], own, rounds), pair, rounds),
         )
     counted = (found["repetition"] >= FIRST_REPETITION) & (found["status"] == Status.OK) & (found["step_s"] > 0)
@@ -399,7 +390,6 @@ def case_table(table: pd.DataFrame) -> pd.DataFrame:
             staleness_max=counted["staleness_max"].max(),
         )
     )
-    found["status"] = found["status"].fillna(Status.OK)
     found["error"] = found["error"].astype(object).where(found["error"].notna(), None)
     found = found.assign(**{name: found[name].fillna(0).astype(int) for name in ("n_ok", "n_launches")})
     tokens = found["global_batch"] * found["seq_len"] / found["step_time_s"]

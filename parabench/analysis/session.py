@@ -26,9 +26,6 @@ from parabench.store.store import STORE_NAME
 
 T = TypeVar("T")
 
-# The digits of a commit that are shown.
-SHORT_COMMIT = 12
-
 
 @dataclass(frozen=True)
 class Session:
@@ -77,7 +74,7 @@ class Session:
     def commit(self) -> str | None:
         """Return the shortened commit of the measured project."""
         commit = self.known("git", "commit")
-        return None if commit is None else commit[:SHORT_COMMIT]
+        return None if commit is None else commit[:12]
 
     @property
     def identity(self) -> tuple[str, ...]:

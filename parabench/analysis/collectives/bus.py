@@ -15,7 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from parabench import json_text
-from parabench.analysis.launch_number import QUANTILE, STATISTIC, in_rounds, shares_launch, turns_of
+from parabench.analysis.launch_number import MEAN, QUANTILE, STATISTIC, in_rounds, shares_launch, turns_of
 from parabench.analysis.session import Session
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.quantiles import t_quantile
@@ -26,8 +26,6 @@ from parabench.store.record import GB, Phase, Status
 from parabench.store.results import Results, records
 
 QUANTILES = {"p50_s": 0.50, "p95_s": 0.95, "p99_s": 0.99}
-# The statistic of a launch whose calls were timed back to back.
-MEAN = "mean"
 
 _OF_CASE = (
     "op", "algorithm", "world_size", "nodes", "ranks_per_node", "dtype", "redop", "device", "backend", "threads",
@@ -113,8 +111,7 @@ def call_times(collective: pd.DataFrame, logged: Collection[int] = ()) -> pd.Dat
 def call_numbers(launches: pd.DataFrame, results: Results, session: Session) -> pd.DataFrame:
     """Return `numbers.numbers` for a session of collectives: one row per launch, configuration, size and form.
 
-    The `launches` have the columns that are stored. A
-    launch without a completed call has one row, whose size is unknown.
+    The `launches` have the columns that are stored. A launch without a completed call has one row of unknown size.
     """
     cases = {text: CollectiveCase.from_dict(json_text.parsed(text)) for text in launches["case_json"].unique()}
     fields = {text: case.to_dict() | {"label": case.label, "algorithm": case.contender} for text, case in cases.items()}

@@ -65,16 +65,12 @@ def rounds(
 ) -> tuple[Round, ...] | None:
     """Return the rounds of a collective of `size` bytes, or None for an unknown operation or algorithm.
 
-    The root of a broadcast is rank 0.
-
-    Raises ValueError if the ranks do not fill whole nodes.
+    The root of a broadcast is rank 0. The ranks fill whole nodes.
     """
-    if min(ranks, ranks_per_node) < 1 or (ranks > ranks_per_node and ranks % ranks_per_node):
-        raise ValueError(f"{ranks} ranks do not fill nodes of {ranks_per_node}")
     levels = levels_of(algorithm)
     if op not in OPS or (levels is None and algorithm not in _FLAT):
         return None
-    shape = _Shape(ranks, min(ranks, ranks_per_node), size / piece_bytes)
+    shape = _Shape(ranks, ranks_per_node, size / piece_bytes)
     return tuple(_flat(op, algorithm, shape) if levels is None else _two_level(op, *levels, shape))
 
 
@@ -150,8 +146,7 @@ def _halving_doubling(op: str, shape: _Shape) -> Iterator[Round]:
 def _tree(op: str, shape: _Shape) -> Iterator[Round]:
     """Yield the rounds of one tree (broadcast), two trees (all_reduce), or else one tree for the part of each rank.
 
-    All trees use the same ranks, so their
-    messages delay each other.
+    All trees use the same ranks, so their messages delay each other.
     """
     if op == "all_reduce":
         yield from _double_tree(shape)

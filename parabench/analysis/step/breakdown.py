@@ -45,37 +45,21 @@ class Steps:
     """
 
     def __init__(self, spans: pd.DataFrame) -> None:
-        self._ranks, self._steps = (1 + int(spans[name].max()) if len(spans) else 1 for name in ("rank", "step"))
         parts = spans[spans["name"] != WAIT]
-        ids, step_ids = self._ids(parts)
-        self._ids_of_ranks = np.unique(ids)
-        self._ids_of_steps, first, step_row = np.unique(step_ids, return_index=True, return_inverse=True)
-        start, end = self._extremes(step_row, parts)
-        table = parts[_STEP].iloc[first].reset_index(drop=True)
-        self.table = table.assign(start_s=start, end_s=end, key=_positions(self._ids_of_ranks, ids[first]))
+        extremes = {"start_s": ("start_s", "min"), "end_s": ("end_s", "max")}
+        table = parts.groupby(_STEP).agg(**extremes)
+        self.table = table.reset_index().assign(key=table.groupby(_RANK).ngroup().to_numpy())
         self.begin, self.end, self.within = {}, {}, {}
         for name in COMPUTE:
-            rows = (parts["name"] == name).to_numpy()
-            self.begin[name], self.end[name] = self._extremes(step_row[rows], parts[rows])
-            self.within[name] = self.intervals(parts[rows])
+            rows = parts[parts["name"] == name]
+            times = rows.groupby(_STEP).agg(**extremes).reindex(table.index)
+            self.begin[name], self.end[name] = (times[each].to_numpy(float) for each in extremes)
+            self.within[name] = self.intervals(rows)
         self.blocked = self.intervals(spans[spans["name"] == WAIT])
-
-    def _ids(self, rows: pd.DataFrame) -> tuple[Keys, Keys]:
-        """Return a number for the rank (of a launch) of each row, and one for its step; -1 without spans."""
-        launch, rank, step = (rows[name].to_numpy(np.int64) for name in _STEP)
-        of_rank = np.where(rank < self._ranks, launch * self._ranks + rank, -1)
-        return of_rank, np.where((of_rank >= 0) & (step < self._steps), of_rank * self._steps + step, -1)
-
-    def _extremes(self, step_row: Keys, rows: pd.DataFrame) -> tuple[Floats, Floats]:
-        """Return the first start and the last end in each step. `step_row` is the row of `table` for each of `rows`."""
-        start, end = (np.full(len(self._ids_of_steps), np.nan) for _ in range(2))
-        np.fmin.at(start, step_row, rows["start_s"].to_numpy(float))
-        np.fmax.at(end, step_row, rows["end_s"].to_numpy(float))
-        return start, end
 
     def intervals(self, rows: pd.DataFrame) -> Intervals:
         """Return the union of the times from `start_s` to `end_s`, by the `key` of each row's rank."""
-        key = _positions(self._ids_of_ranks, self._ids(rows)[0])
+        key = _places(rows, self.table[_RANK].drop_duplicates())
         start, end = (rows[name].to_numpy(float) for name in ("start_s", "end_s"))
         known = key >= 0
         return union(key[known], start[known], end[known])
@@ -86,15 +70,13 @@ class Steps:
 
     def row_of(self, rows: pd.DataFrame) -> Keys:
         """Return the row number in `table` for the launch, rank and step of each of `rows`; -1 if there is none."""
-        return _positions(self._ids_of_steps, self._ids(rows)[1])
+        return _places(rows, self.table[_STEP])
 
 
-def _positions(ids: Keys, wanted: Keys) -> Keys:
-    """Return the position of each of `wanted` in the sorted `ids`; -1 if it is missing."""
-    if not len(ids):
-        return np.full(len(wanted), -1)
-    position = np.searchsorted(ids, wanted).clip(max=len(ids) - 1)
-    return np.where(ids[position] == wanted, position, -1)
+def _places(rows: pd.DataFrame, of: pd.DataFrame) -> Keys:
+    """Return the place of each of `rows` in the table `of`, whose columns identify it; -1 if it has none."""
+    wanted, known = (pd.MultiIndex.from_frame(table) for table in (rows[list(of)], of))
+    return np.asarray(known.get_indexer(wanted), np.int64)
 
 
 def instrumented_steps(seen: SessionData) -> Steps:

@@ -13,7 +13,6 @@ from parabench.analysis.collectives.bus import bus_factor, bus_table, measured, 
 from parabench.analysis.environment.nodes import nodes_of_group
 from parabench.analysis.numbers import numbers
 from parabench.analysis.session import SessionData, select_sessions
-from parabench.analysis.stats.intervals import Flags, Floats, Keys
 from parabench.analysis.step.breakdown import COMPUTE, collectives, instrumented_steps
 from parabench.plan.collective_case import OPS, size_text
 from parabench.plan.collective_protocol import GRAPH, LATENCY, THROUGHPUT
@@ -36,6 +35,7 @@ def rank_calls(seen: SessionData) -> pd.DataFrame:
     - `step_row`: the row number of the step in `Steps.table`
     - `part`: the part of the step that made the call
     - `exposed_s`: how long training was blocked while the call ran
+    - `mixed`: the ranks of the call recorded different operations
     """
     steps = seen.once(instrumented_steps)
     rows = seen.once(collectives).sort_values(["launch_id", "rank", "seq"], kind="stable")
@@ -55,7 +55,9 @@ def rank_calls(seen: SessionData) -> pd.DataFrame:
             within["key"], rows["start_s"], np.minimum(rows["end_s"], within["end_s"].to_numpy())
         ),
     )
-    return rows.assign(call=rows.groupby(["launch_id", "step", "ranks", "n", "sender"], sort=False).ngroup())
+    rows = rows.assign(call=rows.groupby(["launch_id", "step", "ranks", "n", "sender"], sort=False).ngroup())
+    codes = pd.Series(pd.factorize(rows["op"])[0], rows.index).groupby(rows["call"])
+    return rows.assign(mixed=codes.transform("min") != codes.transform("max"))
 
 
 def group_calls(seen: SessionData) -> pd.DataFrame:
@@ -69,37 +71,24 @@ def group_calls(seen: SessionData) -> pd.DataFrame:
     """
     # The slowest rank of each call is first.
     rows = seen.once(rank_calls).sort_values(["call", "duration_s"], ascending=[True, False], kind="stable")
-    first = np.flatnonzero(rows["call"].diff() != 0)
-
-    def each(reduce: np.ufunc, name: str) -> Floats:
-        found: Floats = reduce.reduceat(rows[name].to_numpy(float), first)
-        return found
-
-    names = ["call", "launch_id", "step", "ranks", "n", "sender", "op", "algorithm", "group_size", "dtype", "bytes"]
-    calls = rows.iloc[first][[*names, "bucket", "part", "duration_s"]].reset_index(drop=True)
-    ended = np.add.reduceat(rows["end_s"].notna().to_numpy(int), first)
-    whole = (ended == calls["group_size"].where(calls["sender"] < 0, 1)) & ~mixed(rows, first)
-    wire_s = pd.Series(each(np.fmax, "end_s") - each(np.fmax, "start_s")).where(whole)
-    late_s = pd.Series(each(np.fmax, "made_s") - each(np.fmin, "made_s")).where(whole)
+    groups = rows.groupby("call")
+    names = ["launch_id", "step", "ranks", "n", "sender", "op", "algorithm", "group_size", "dtype", "bytes", "mixed"]
+    calls = rows.drop_duplicates("call").set_index("call")[[*names, "bucket", "part", "duration_s"]]
+    whole = (groups["end_s"].count() == calls["group_size"].where(calls["sender"] < 0, 1)) & ~calls["mixed"]
+    wire_s = (groups["end_s"].max() - groups["start_s"].max()).where(whole)
+    late_s = (groups["made_s"].max() - groups["made_s"].min()).where(whole)
     seconds = wire_s.where(calls["op"].isin(MUTUAL), calls["duration_s"])
     factors = [bus_factor(op, int(n)) for op, n in zip(calls["op"], calls["group_size"], strict=True)]
     known = (seconds > 0) & (calls["bytes"] > 0)
     calls = calls.assign(
-        seq=each(np.fmin, "seq").astype(int),
+        seq=groups["seq"].min(),
         case_id=calls["launch_id"].map(seen.counted.set_index("launch_id")["case"]),
         wire_s=wire_s,
         late_s=late_s,
-        exposed_s=each(np.fmax, "exposed_s"),
+        exposed_s=groups["exposed_s"].max(),
         busbw=(calls["bytes"] / seconds / GB).where(known) * np.array(factors, dtype=float),
     )
-    return calls.sort_values(["launch_id", "step", "seq"], kind="stable", ignore_index=True)
-
-
-def mixed(rows: pd.DataFrame, first: Keys) -> Flags:
-    """Return whether the ranks of each call recorded different operations. `first` are the first rows of the calls."""
-    codes = pd.factorize(rows["op"])[0]
-    differ: Flags = np.minimum.reduceat(codes, first) != np.maximum.reduceat(codes, first)
-    return differ
+    return calls.reset_index().sort_values(["launch_id", "step", "seq"], kind="stable", ignore_index=True)
 
 
 def bucket_table(seen: SessionData) -> pd.DataFrame:

@@ -14,7 +14,7 @@ from parabench.analysis.environment.nodes import clock_error_s, rank_text
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.intervals import union
 from parabench.analysis.step.breakdown import instrumented_steps
-from parabench.analysis.step.calls import mixed, rank_calls
+from parabench.analysis.step.calls import rank_calls
 from parabench.strategies import Layout, entry_of
 
 # A straggler is last in this share of the steps of every launch.
@@ -37,11 +37,9 @@ def step_stragglers(seen: SessionData) -> pd.DataFrame:
     steps, rows = seen.once(instrumented_steps), seen.once(rank_calls)
     # The last rank to make a call is its last row.
     rows = rows[(rows["sender"] < 0) & rows["made_s"].notna()].sort_values(["call", "made_s"], kind="stable")
-    first = np.flatnonzero(rows["call"].diff() != 0)
-    sizes = np.diff(first, append=len(rows))
-    last = rows.iloc[np.repeat(first + sizes - 1, sizes)]
-    rows = rows.assign(rank_last=last["rank"].to_numpy(), made_s_last=last["made_s"].to_numpy())
-    rows = rows[np.repeat((sizes == rows["group_size"].to_numpy()[first]) & ~mixed(rows, first), sizes)]
+    groups = rows.groupby("call")
+    rows = rows.join(groups[["rank", "made_s"]].transform("last").add_suffix("_last"))
+    rows = rows[(groups["rank"].transform("size") == rows["group_size"]) & ~rows["mixed"]]
     # A rank that finishes before the last one comes, such as the root of a broadcast, does not wait.
     until = np.fmin(rows["made_s_last"], rows["end_s"])
     ranks = int(steps.table["rank"].max()) + 1 if len(steps.table) else 1

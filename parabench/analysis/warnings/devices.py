@@ -39,7 +39,7 @@ def _unreadable(seen: SessionData) -> pd.DataFrame:
         for node, sampler in samplers(seen.facts[at]).items():
             for name, reason in (sampler.get("unread") or {}).items():
                 without.setdefault((name, reason), set()).add(node)
-    nulls: dict[str, tuple[set[int], dict[str, None]]] = {}
+    nulls = []
     for table in ("device_sample", "host_sample"):
         rows = seen.rows(table).merge(seen.once(windows), on="launch_id")
         keys = [name for name in ("launch_id", "node", "metric", "rank", "device") if name in rows]
@@ -50,17 +50,12 @@ def _unreadable(seen: SessionData) -> pd.DataFrame:
             what = row["metric"] + ("" if pd.isna(row["rank"]) else f" of rank {row['rank']:.0f}")
             if "device" in row:
                 what += f" of {device_text(row['device'], row['node'], several)}"
-            launches, metrics = nulls.setdefault(str(row["reason"]), (set(), {}))
-            launches.add(row["launch_id"])
-            metrics[what + f" of node {row['node']}" * ("device" not in row and several)] = None
-    found = [
-        {
-            "what": format.listed(metrics, most=4),
-            "during": f" during the measured steps of {format.count(len(launches), 'launch')}",
-            "reason": reason,
-        }
-        for reason, (launches, metrics) in nulls.items()
-    ]
+            what += f" of node {row['node']}" * ("device" not in row and several)
+            nulls.append((str(row["reason"]), row["launch_id"], what))
+    found = []
+    for reason, own in pd.DataFrame(nulls, columns=["reason", "launch", "what"]).groupby("reason", sort=False):
+        during = f" during the measured steps of {format.count(own['launch'].nunique(), 'launch')}"
+        found.append({"what": format.listed(own["what"].unique(), most=4), "during": during, "reason": reason})
     for (name, reason), where in without.items():
         what = ("The devices" if name == "nvml" else "The host") + f" of {nodes_text(where)}" * several
         found.append({"what": what, "during": "", "reason": reason})

@@ -42,8 +42,7 @@ def held(of, **more):
 def test_formula_of_each_strategy(tmp_path, strategy, world_size):
     one = fake.case(strategy=strategy, world_size=world_size, **OPTIONS.get(strategy, {}))
     (row,) = states(fake.write(tmp_path / "r.db", [held(fake.tell(fake.launch(one), fake.SIZES))])).to_dict("records")
-    assert [row[f"{part}_theory"] / MIB for part in PARTS] == pytest.approx(list(THEORY[strategy, world_size]))
-    assert row["theory"] == sum(row[f"{part}_theory"] for part in PARTS)
+    assert row["theory"] / MIB == pytest.approx(sum(THEORY[strategy, world_size]))
     assert row["ratio"] == pytest.approx(12 / sum(THEORY[strategy, world_size]))
     assert row["exact"] == (strategy not in ("pp", "layer_split"))
 
@@ -75,28 +74,11 @@ def holding(mib, **fields):
 
 def test_sentences_compare_ranked_strategies_and_formulas(tmp_path):
     launches = [holding(48), holding(24, strategy="zero1"), holding(20, strategy="local_only")]
-    assert sentences(states(fake.write(tmp_path / "r.db", launches))) == [
+    seen = session_data(fake.write(tmp_path / "r.db", launches))
+    found = sentences(case_states(seen))
+    assert found == [
         "Smallest model states per rank: zero1 native, 2 ranks: 24.0 MiB. Largest: ddp native, 2 ranks: 48.0 MiB, 2.0 "
         "times as much. Measured memory is 0.42 to 1.00 times the formula in 3 configurations. More than 5% off the "
         "formula: local_only and zero1."
     ]
-
-
-@pytest.mark.parametrize(
-    ("repetitions", "begins"),
-    [(1, ["Smallest model states", "One repetition cannot be tested"]), (3, ["Fastest", "Smallest model states"])],
-)
-def test_closing_lines_start_with_certain_facts(tmp_path, repetitions, begins):
-    """Memory needs one launch, and a ranking needs several repetitions."""
-    times = {"ddp": 0.03, "fsdp": 0.06}
-    launches = fake.sweep(
-        [fake.case(strategy=name) for name in times], lambda one: times[one.strategy], repetitions=repetitions
-    )
-    for one in launches:
-        fake.tell(one, fake.SIZES, parameter_bytes=6.0 if one.case.strategy == "fsdp" else 12.0)
-        fake.tell(one, gradient_bytes=6.0, optimizer_bytes=12.0)
-    lines = closing_lines(session_data(fake.write(tmp_path / "r.db", launches)))
-    places = [next(at for at, line in enumerate(lines) if line.startswith(begin)) for begin in begins]
-    assert places[0] == 0 < places[1]
-    assert sum(line.startswith("Smallest model states") for line in lines) == 1
-    assert not [line for line in lines if "parabench run" in line]
+    assert set(found) <= set(closing_lines(seen))

@@ -107,11 +107,9 @@ def test_sensitivity_reports_missing_pairs_when_pilot_is_short(lot) -> None:
     enough = predicted(pilot(0.01 * lot.standard_normal((1, one.pairs_needed))))
     assert (one.seen, one.exit_code) == ([], 3)
     assert enough.seen
-    for pairs, pair_s in ((0, None), (1, None), (1, 30.0)):
+    for pairs, pair_s in ((0, None), (1, 30.0)):
         none = predicted(pilot(np.zeros((3, pairs)), pair_s))
         assert (none.sd, none.seen, none.exit_code) == (None, [], 3)
-        assert none.pairs_needed >= FEWEST_PAIRS
-        assert none.minutes_needed == (None if pair_s is None else (60 + 30 * none.pairs_needed) / 60)
     assert predicted(pilot(np.zeros((0, 0)))).cases == 0
 
 

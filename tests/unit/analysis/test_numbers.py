@@ -1,11 +1,9 @@
 import math
 
-import numpy as np
 import pytest
 
 import fake_collectives
 import fake_results as fake
-from answers_helpers import check
 from parabench.analysis.collectives.bus import CALL_COLUMNS
 from parabench.analysis.numbers import COLUMNS, case_table, numbers
 from parabench.analysis.session import select_session
@@ -95,35 +93,3 @@ def test_select_session_takes_id_label_or_the_newest(tmp_path):
     assert numbers(results, select_session(results, "b"))["step_s"].tolist() == pytest.approx([0.2])
     with pytest.raises(UsageError, match=r"'c' is not in .*1 \(a\), 2 \(b\), 3 \(a\)"):
         select_session(results, "c")
-
-
-def codes(results):
-    return {finding.code: finding for finding in check(results)}
-
-
-def test_every_doubt_is_found_and_names_its_case(tmp_path):
-    drifting, noisy, wide, lame, flaky = (fake.case(bucket_mib=float(b)) for b in (1, 2, 3, 4, 5))
-    wide = fake.case(bucket_mib=3.0, world_size=4, threads=4)
-    launches = []
-    for repetition in range(3):
-        launches += [
-            fake.launch(drifting, np.linspace(0.04, 0.06, 30).tolist(), repetition=repetition),
-            fake.launch(noisy, 0.04 * (1 + 0.2 * repetition), repetition=repetition),
-            fake.launch(wide, 0.04, repetition=repetition),
-            slow := fake.launch(lame, 0.04, repetition=repetition),
-        ]
-        slow.samples = [
-            s._replace(value=s.value * 2) if s.metric == "forward_s" and s.rank == 1 else s for s in slow.samples
-        ]
-    launches += [fake.launch(flaky), fake.launch(flaky, repetition=1, status=Status.HUNG)]
-    found = codes(fake.write(tmp_path / "r.db", launches))
-    assert found["drift"].case_id == drifting.id
-    assert "in 3 of 3 launches the last third of the steps was slower" in found["drift"].message
-    assert found["noisy"].case_id == noisy.id
-    assert "40%" in found["noisy"].message
-    assert found["slow_rank"].case_id == lame.id
-    assert found["fails_sometimes"].case_id == flaky.id
-    assert "16 computing threads on 8 cores" in found["oversubscribed"].message
-    assert "5 MiB" in found["few_launches"].message
-    assert len(found) == 6
-    assert all(finding.advice for finding in found.values())

@@ -36,11 +36,14 @@ def compared(steps, groups=None):
     return alone, in_rounds(alone, groups, turns)
 
 
-def test_rounds_cancel_and_keep_the_level_of_the_launch():
+def test_rounds_cancel_within_a_launch_and_keep_its_level():
     rng = np.random.default_rng(0)
-    alone, numbers = compared(shared(np.exp(0.3 * rng.standard_normal(ROUNDS)), rng))
-    assert np.log(numbers).mean() == pytest.approx(np.log(alone).mean())
-    assert numbers.to_numpy() / numbers.iloc[0] == pytest.approx(RATIOS)
+    drifts = [level * np.exp(0.3 * rng.standard_normal(ROUNDS)) for level in (1.0, 1.5)]
+    parts = [shared(drift, rng, launch=number) for number, drift in enumerate(drifts, 1)]
+    alone, numbers = compared(pd.concat(parts, ignore_index=True))
+    for launch in ([10, 11, 12], [20, 21, 22]):
+        assert np.log(numbers[launch]).mean() == pytest.approx(np.log(alone[launch]).mean())
+        assert numbers[launch].to_numpy() / numbers[launch[0]] == pytest.approx(RATIOS)
 
 
 def test_in_rounds_keeps_launches_with_an_unknown_step():
@@ -49,14 +52,6 @@ def test_in_rounds_keeps_launches_with_an_unknown_step():
     alone, numbers = compared(steps)
     assert numbers[12] == alone[12]
     assert numbers[11] / numbers[10] == pytest.approx(1.03)
-
-
-def test_in_rounds_compares_only_within_a_launch():
-    rng = np.random.default_rng(3)
-    parts = [shared(np.full(ROUNDS, level), rng, launch=n) for n, level in ((1, 1.0), (2, 1.5))]
-    _, numbers = compared(pd.concat(parts, ignore_index=True))
-    assert (numbers[[10, 11, 12]].to_numpy() / numbers[10]) == pytest.approx(RATIOS)
-    assert numbers[20] / numbers[10] == pytest.approx(1.5)
 
 
 def test_in_rounds_uses_the_trimmed_mean_of_rounds():

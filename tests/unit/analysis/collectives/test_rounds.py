@@ -10,7 +10,6 @@ from message_logs import BYTES, sent
 from parabench.analysis.collectives.rounds import BETWEEN, PIECE_BYTES, WITHIN, Round, rounds
 from parabench.collectives import LEVELS, wire
 from parabench.collectives.algorithm import make, reduction
-from parabench.errors import UsageError
 from parabench.plan.collective_case import OPS
 from simulated import Record, Simulation
 from simulated import rounds as simulated_rounds
@@ -94,14 +93,6 @@ def test_rounds_match_the_messages_on_one_node(algorithm, op, n, monkeypatch):
     waits = (op, algorithm, n) == ("all_reduce", "tree", 8)
     messages = sum(each.times for each in found) + waits
     assert counted(op, algorithm, n, monkeypatch) == (messages, pytest.approx(across(found, WITHIN) + waits / 2))
-
-
-def test_rounds_reject_partly_filled_nodes():
-    with pytest.raises(ValueError, match="6 ranks do not fill nodes of 4"):
-        rounds("all_reduce", "ring", 6, 4, MIB)
-    with pytest.raises(UsageError, match="two_level"):
-        rounds("all_reduce", "two_level(ring,star)", 8, 4, MIB)
-    assert rounds("all_reduce", "ring", 4, 8, MIB) == rounds("all_reduce", "ring", 4, 4, MIB)
 
 
 @pytest.mark.parametrize("op", ["all_reduce", "reduce_scatter", "all_gather"])

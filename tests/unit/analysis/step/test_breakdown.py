@@ -12,7 +12,6 @@ from parabench.analysis.session import SessionData, session_data
 from parabench.analysis.step.breakdown import EXPOSED_IN, case_breakdown, step_table
 from parabench.analysis.step.calls import bucket_table, group_calls
 from parabench.analysis.step.stragglers import step_stragglers, straggler_table
-from parabench.analysis.warnings.launches import session_warnings
 from parabench.store.record import Launch
 
 PARTS = ("data_s", "compute_s", "communication_s", "overlapped_s", "exposed_s", "idle_s")
@@ -114,10 +113,6 @@ def test_slow_instruments_cause_a_warning(seen_of, timed, doubted):
     seen = seen_of(*launches)
     assert row(case_breakdown(seen))["instruments_ratio"] == pytest.approx(10.0 / timed)
     assert [finding.code for finding in about_steps(seen)] == ["instruments_slow"] * doubted
-    if doubted:
-        (finding,) = (each for each in session_warnings(seen) if each.code == "instruments_slow")
-        assert "ddp native, 2 ranks: the instrumented steps took 11% longer" in finding.message
-        assert "approximate" in finding.message
 
 
 @pytest.mark.parametrize(
@@ -226,9 +221,7 @@ def test_straggler_is_named_with_the_lost_time(seen_of):
     assert (found["straggler"], found["share"], found["waited_s"], found["waited_share"]) == (1, 1.0, 1.5, 0.15)
     assert not found["by_schedule"]
     assert (found["steps"], found["launches"], found["agreeing"]) == (8, 2, 2)
-    (finding,) = (each for each in session_warnings(seen) if each.code == "straggler")
-    assert "rank 1 was the last to enter the collectives" in finding.message
-    assert "1,500 ms per step for it (15%)" in finding.message
+    assert "straggler" in {finding.code for finding in about_steps(seen)}
 
 
 def test_first_stage_of_a_pipeline_is_not_a_straggler(seen_of):
