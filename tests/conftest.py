@@ -30,7 +30,7 @@ def quick_stores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # Folders whose tests run sessions. Writing a page takes half a second, and tests/unit/report tests pages.
-PAGELESS = {"ab", "commands", "watching"}
+PAGELESS = {"ab", "commands", "session", "watching"}
 
 
 @pytest.fixture(autouse=True)
