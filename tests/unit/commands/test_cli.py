@@ -11,25 +11,11 @@ from command_line import parabench
 from parabench.cli import main
 
 
-def test_doctor_names_devices_versions_and_doubts():
-    result = parabench("doctor")
-    assert result.exit_code == 0
-    for word in ("cpu ", "gpus ", "versions ", "torch 2.", "backends ", "gloo yes", "shared_cpu"):
-        assert word in result.output
-
-
 def test_best_names_a_session_without_a_launch(tmp_path):
     fake.write(tmp_path / "r.db", [], label="nightly")
     done = parabench("best", tmp_path / "r.db")
     assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert "nightly has no launch yet; wait for the first" in done.stderr
-
-
-@pytest.mark.parametrize("date", ["2026-13-01", "yesterday", ""])
-def test_history_names_a_wrong_date_and_the_remedy(date):
-    done = parabench("history", "r.db", "--since", date)
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert done.stderr == f"parabench: --since {date!r} is not a date; write it as 2026-01-31 or 2026-01-31T14:05:00\n"
 
 
 def test_best_imports_no_torch_scipy_or_templates(tmp_path):
