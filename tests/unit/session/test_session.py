@@ -113,19 +113,6 @@ def test_a_full_disk_ends_in_a_line_with_the_way_on(suite, tmp_path):
         run(request(suite, tmp_path), full)
 
 
-def test_second_run_into_a_folder_in_use_is_refused(suite, tmp_path):
-    fake, seen = FakeLauncher(), []
-
-    def meddling(spec):
-        with pytest.raises(UsageError, match="in use by another run"):
-            run(request(suite, tmp_path), fake)
-        seen.append(spec.case)
-        return fake(spec)
-
-    assert run(request(suite, tmp_path), meddling)[0] == 0
-    assert len(seen) == 7
-
-
 def test_wrong_training_run_is_not_ranked(suite, tmp_path):
     fake = FakeLauncher(lambda case: 0.001 if case.bucket_mib == 25 else 0.010)
     fake.loss_of = lambda case, step: 5.0 - 0.01 * step * (1.5 if case.bucket_mib == 25 else 1.0)
