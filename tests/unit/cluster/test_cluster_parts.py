@@ -150,7 +150,6 @@ def host(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"endpoint": "10.0.0.1"}, "10.0.0.1", "eth0", False),
         ({"endpoint": "both"}, "10.0.0.1", "eth0", False),
         ({"endpoint": "localhost"}, "127.0.0.1", "lo", False),
-        ({"endpoint": "127.0.0.1"}, "127.0.0.1", "lo", False),
         ({"endpoint": "node0"}, "0.0.0.0", None, False),
         ({"endpoint": "node0", "local_addr": "10.1.0.1"}, "10.1.0.1", "ib0", False),
         ({"endpoint": "far", "interface": "ib0"}, "10.1.0.1", "ib0", True),
