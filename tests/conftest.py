@@ -1,6 +1,4 @@
-import resource
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,7 +28,7 @@ def quick_stores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # Folders whose tests run sessions. Writing a page takes half a second, and tests/unit/report tests pages.
-PAGELESS = {"ab", "commands", "watching"}
+PAGELESS = {"ab", "commands", "session", "watching"}
 
 
 @pytest.fixture(autouse=True)
@@ -49,19 +47,3 @@ def quick_pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 @pytest.fixture
 def machine() -> Machine:
     return Machine(cores=2, gpus_reason="a test has none")
-
-
-@pytest.fixture
-def full_disk() -> Callable[[int], AbstractContextManager[None]]:
-    """Return `full_disk(n)`, a context that limits every file to `n` bytes, as a full disk does."""
-
-    @contextmanager
-    def limited(size: int) -> Iterator[None]:
-        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-        try:
-            yield
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-    return limited

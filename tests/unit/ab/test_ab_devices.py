@@ -14,7 +14,6 @@ from parabench.launch.spec import LaunchSpec
 from parabench.machine.accelerator import Gpu
 from parabench.machine.machine import Machine
 from parabench.plan.cohorts import SEEN_SHARE
-from parabench.report import build
 from parabench.store.record import GB, Failure, Launch, Phase, Sample, Status
 from parabench.store.results import load
 
@@ -40,10 +39,8 @@ class Devices(Lab):
 
     def holds(self, name: str, spec: LaunchSpec, seen: Launch) -> None:
         if self.bytes is not None and len(spec.cases) == 1:
-            seen.samples += [
-                Sample(rank, None, Phase.MEASURE, "peak_reserved_bytes", self.bytes)
-                for rank in range(spec.case.world_size)
-            ]
+            ranks = range(spec.case.world_size)
+            seen.samples += [Sample(rank, None, Phase.MEASURE, "peak_reserved_bytes", self.bytes) for rank in ranks]
 
     def measure(self, **more: Any) -> int:
         given = {"suite": str(self.folder / "suite.py"), "axes": (), "rounds": 4, "launches": 2, "steps": None}
@@ -57,7 +54,6 @@ class Devices(Lab):
 
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Devices:
-    monkeypatch.setattr(build, "write_report", lambda results, path, session: path)
     monkeypatch.setattr("parabench.ab.agent.this_machine", lambda: Machine(cores=8, gpus=GPUS))
     monkeypatch.setattr("parabench.machine.gpus.describe", lambda *gpus: {"gpus": [], "links": {}, "driver": {}})
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -98,9 +94,8 @@ def test_ab_alternates_launches_when_both_do_not_fit(
     lab.bytes = held
     assert lab.measure() in (0, 3), lab.output
     assert lab.pairs == []
-    lines = [line for line in lab.output.splitlines() if "whole launches alternate" in line]
-    assert len(lines) == 1
-    assert re.search(f"whole launches alternate in 2 configurations: {why}", lines[0]), lines
+    (line,) = (line for line in lab.output.splitlines() if "whole launches alternate" in line)
+    assert re.search(f"whole launches alternate in 2 configurations: {why}", line), line
     # Each case was launched equally often in both variants.
     assert len([each for each in lab.launches() if each[2] >= 0]) == 2 * 2 * 3
 
@@ -117,9 +112,7 @@ def test_ab_alternates_launches_after_running_out_of_memory(lab: Devices, monkey
     lab.befalls = too_much
     assert lab.measure() in (0, 3), lab.output
     assert lab.pairs == [("a", 2), ("b", 2)]
-    assert (
-        "whole launches alternate in 2 configurations: the candidate ran out of memory next to the other" in lab.output
-    )
+    assert "alternate in 2 configurations: the candidate ran out of memory next to the other" in lab.output
     assert set(load(lab.folder / "out" / "results.db").launch["status"]) == {"ok"}
 
 

@@ -51,9 +51,8 @@ def test_noise_imports_a_model_from_the_working_directory(lab: Lab, monkeypatch:
 def test_noise_measures_until_its_time_is_over(lab: Lab) -> None:
     code, answer = asked(lab)
     assert code == 0, lab.output
-    assert answer.pairs == 23  # 10 s each, and the time before the first look
-    assert answer.rounds == TURNS["cpu"] // 3
-    assert answer.cases == 3
+    # 10 s each, and the time before the first look.
+    assert (answer.pairs, answer.rounds, answer.cases) == (23, TURNS["cpu"] // 3, 3)
     assert "Here `ab` of quick detects " in lab.output
     assert "in 3 minutes, " in lab.output
     assert f"23 pairs of launches of {answer.rounds} rounds, 3 configurations: pairs of one differ by" in lab.output

@@ -29,8 +29,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
 def propose(lab: Lab, proposal: str = "", **more: Any) -> int:
     fields = {"axes": AXES, "launches": MOST_PAIRS, "steps": 4, "rounds": 4}
     run = Request.of(suite="quick", argv=["parabench", "ab"], out=lab.folder / "series", **fields)
-    request = AbRequest(a="", b=proposal, run=more.pop("run", run))
-    decided = lab.captured(lambda console: run_series(request, console, **more))
+    decided = lab.captured(lambda console: run_series(AbRequest(a="", b=proposal, run=run), console, **more))
     return STOPPED if decided is None else decided.exit_code
 
 

@@ -5,16 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from parabench.cluster.agreement import (
-    ABSENT,
-    SECRET,
-    SECRET_FILE,
-    SHOWN,
-    code_facts,
-    differences,
-    read_secret,
-    user_code,
-)
+from parabench.cluster import agreement
+from parabench.cluster.agreement import SECRET, SECRET_FILE, read_secret
 from parabench.errors import UsageError
 from parabench.plan.case import Case
 
@@ -24,8 +16,9 @@ OURS = b"0123456789abcdef"
 def test_differences_have_both_values() -> None:
     mine = {"torch": "2.13.0", "NCCL": None, "options": None}
     theirs = {"torch": "2.11.0", "NCCL": "2.27", "options": None}
-    assert differences(mine, dict(mine)) == []
-    assert differences(mine, theirs) == ["torch 2.11.0, and node 0 has 2.13.0", "NCCL 2.27, and node 0 has none"]
+    assert agreement.differences(mine, dict(mine)) == []
+    expected = ["torch 2.11.0, and node 0 has 2.13.0", "NCCL 2.27, and node 0 has none"]
+    assert agreement.differences(mine, theirs) == expected
 
 
 def test_user_code_is_identified_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,10 +26,10 @@ def test_user_code_is_identified_by_its_file(tmp_path: Path, monkeypatch: pytest
     monkeypatch.syspath_prepend(tmp_path)
     case = Case(strategy="ddp", world_size=4, nodes=2, device="cpu", backend="gloo")
     cases = [case.replace(model="my_code_of_own:model"), case.replace(algorithm="nccl:ring"), case]
-    assert user_code(cases) == ["my_code_of_own:model"]
-    digest = hashlib.sha256(b"def model(): ...\n").hexdigest()[:SHOWN]
-    found = code_facts(["my_code_of_own:model", "no_such_module_at_all:model"])
-    assert found == {"my_code_of_own:model": digest, "no_such_module_at_all:model": ABSENT}
+    assert agreement.user_code(cases) == ["my_code_of_own:model"]
+    digest = hashlib.sha256(b"def model(): ...\n").hexdigest()[: agreement.SHOWN]
+    found = agreement.code_facts(["my_code_of_own:model", "no_such_module_at_all:model"])
+    assert found == {"my_code_of_own:model": digest, "no_such_module_at_all:model": agreement.ABSENT}
 
 
 def file_of(folder: Path, content: bytes, mode: int = 0o600) -> str:

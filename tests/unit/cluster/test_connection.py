@@ -13,7 +13,7 @@ import pytest
 
 from guard import GUARD_S
 from parabench.cluster import connection
-from parabench.cluster.connection import PROTOCOL, Abort, Connection, Hello, Proof, Reply, Stop, accept_peer, greet
+from parabench.cluster.connection import PROTOCOL, Abort, Connection, Hello, Reply, Stop, accept_peer, greet
 from parabench.errors import NodeGone, UsageError
 from parabench.signals import Interrupted, signals_restored, stop_signals
 
@@ -86,24 +86,16 @@ def test_greet_refuses_another_session_or_version(ends: Ends) -> None:
             greet(ends[1], None, "job42", "host0:29400")
 
 
-HELLO = Hello(PROTOCOL, "job42", "", signed=False)
-
-
 @pytest.mark.parametrize(
     ("sent", "why"),
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "a message of 1,213,486,160 bytes"),
-        ([HELLO], "its process has ended, or closed the connection"),
-        ([HELLO, Proof("\u00e4")], "comparing strings with non-ASCII characters"),
+        (b"", "its process has ended, or closed the connection"),
     ],
-    ids=["another program", "node 0 dies", "a wrong proof"],
+    ids=["another program", "node 0 dies"],
 )
-def test_greet_retries_when_node_0_does_not_answer(ends: Ends, sent: Any, why: str) -> None:
-    if isinstance(sent, bytes):
-        ends[0].sendall(sent)
-    else:
-        for message in sent:
-            Connection(ends[0]).send(message)
+def test_greet_retries_when_node_0_does_not_answer(ends: Ends, sent: bytes, why: str) -> None:
+    ends[0].sendall(sent)
     ends[0].shutdown(socket.SHUT_WR)
     with pytest.raises(NodeGone, match=f"does not answer as a session of this parabench does: {why}"):
         greet(ends[1], None, "job42", "host0:29400")
@@ -167,8 +159,5 @@ def test_connection_stays_with_signs_of_life(ends: Ends, monkeypatch: pytest.Mon
     pair[0].send(Stop(2))
     assert heard.get(timeout=GUARD_S) == Stop(2)
     assert all(each.lost is None for each in pair)
-    pair[0].send(Reply({"not JSON": object()}))
-    assert str(heard.get(timeout=GUARD_S)) == "lost"
-    assert "unsupported" in str(pair[0].lost)
     for each in pair:
         each.close()

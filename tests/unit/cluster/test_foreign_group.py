@@ -30,6 +30,7 @@ SRUN = {
     "SLURM_STEP_NODELIST": "n[1-2]", "SLURM_PROCID": "1", "SLURM_LOCALID": "0", "SLURM_NODEID": "1",
     "SLURM_JOB_ID": "77", "SLURM_STEP_ID": "0", "MASTER_ADDR": "n1",
 }  # fmt: skip
+ONE_EACH = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "1(x2)"}
 
 
 def flags(environ: Mapping[str, str]) -> dict[str, str]:
@@ -54,10 +55,7 @@ def flags(environ: Mapping[str, str]) -> dict[str, str]:
         (HYDRA, {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "2", "host": "[fd00::1]"}),
         (SRUN, {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "2", "PET_NODE_RANK": "1", "host": "n1"}),
         # One process of a host starts a rank for each device.
-        (
-            SRUN | {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "1(x2)"},
-            {"PET_NNODES": "2", "PET_NODE_RANK": "1", "host": "n1"},
-        ),
+        (SRUN | ONE_EACH, {"PET_NNODES": "2", "PET_NODE_RANK": "1", "host": "n1"}),
     ],
 )
 def test_flags_describe_the_node_of_the_host(environ: dict[str, str], expected: dict[str, str]) -> None:
@@ -112,16 +110,6 @@ def test_group_of_asks_slurm_for_an_unknown_host(tmp_path: Path, monkeypatch: py
 # -- cores and devices -----------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def allowed(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The cores that control groups allow this process, and the devices that it sees."""
-    host: dict[str, Any] = {"cores": {0, 1, 2, 3}, "now": {0}, "devices": []}
-    monkeypatch.setattr("os.sched_setaffinity", lambda _, cores: host.update(now=set(cores) & host["cores"]))
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: host["now"])
-    monkeypatch.setattr(foreign_group, "visible_devices", lambda: host["devices"])
-    return host
-
-
 def share(core: int, *devices: str, **visible: str) -> dict[str, Any]:
     return {"local_rank": core, "cores": [core], "devices": [*devices], "visible": visible}
 
@@ -135,9 +123,13 @@ def share(core: int, *devices: str, **visible: str) -> dict[str, Any]:
     ],
 )
 def test_take_names_the_remedy_when_a_control_group_forbids_it(
-    allowed: dict[str, Any], shares: list[dict[str, Any]], hidden: str
+    monkeypatch: pytest.MonkeyPatch, shares: list[dict[str, Any]], hidden: str
 ) -> None:
-    allowed["devices"] = ["0A"]
+    # The control group allows four cores, and the process sees one device.
+    now = {0}
+    monkeypatch.setattr("os.sched_setaffinity", lambda _, cores: now.update({*cores} & {0, 1, 2, 3}))
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: now)
+    monkeypatch.setattr(foreign_group, "visible_devices", lambda: ["0A"])
     with pytest.raises(UsageError) as error:
         take(shares, "srun", {})
     assert str(error.value) == (
@@ -202,10 +194,8 @@ def test_once_per_host_names_the_missing_process(
 
 
 def test_once_per_host_refuses_commands_of_one_process() -> None:
-    environ = SRUN | {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "1(x2)"}
-    with (
-        pytest.raises(UsageError, match="this command runs in one process, and srun started 2; start it without srun"),
-        once_per_host(measures=False, environ=environ),
-    ):
+    environ = SRUN | ONE_EACH
+    refused = pytest.raises(UsageError, match="this command runs in one process, and srun started 2; start it without")
+    with refused, once_per_host(measures=False, environ=environ):
         pass
     assert "PET_NNODES" not in environ

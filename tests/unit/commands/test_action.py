@@ -15,23 +15,11 @@ from typing import Any
 import pytest
 import yaml
 
+from gate_helpers import Ran
 from guard import GUARD_S
 from paths import ROOT
 
 ACTION, GATE, COMMENT = ROOT / "action.yml", ROOT / "action/gate", ROOT / "action/comment.py"
-
-# Notes how it was called, and what the base side holds; writes a verdict.
-STUB = """#!/bin/sh
-printf '%s\\n' "$@" > "$CALLS"
-while [ $# -gt 0 ]; do
-    case $1 in
-        --baseline) eval "cat $2/side.txt" > "$CALLS.base" ;;
-        --markdown) echo verdict > "$2" ;;
-    esac
-    shift
-done
-exit $EXIT
-"""
 
 
 def action() -> dict[str, Any]:
@@ -68,11 +56,9 @@ def test_workflow_template_uses_inputs_of_the_action() -> None:
 def test_page_lists_every_input_of_the_action() -> None:
     page = (ROOT / "docs/how-to/ci.md").read_text()
     table = page.partition("## The GitHub Action")[2].partition("- Outputs are")[0]
-    assert {word for row in re.findall(r"^\| (`.*?) \|", table, re.M) for word in re.findall(r"`(\w+)`", row)} == set(
-        action()["inputs"]
-    )
-    command = of_buildkite()
-    assert set(re.findall(r"\b([A-Z]+)=", command)) <= set(re.findall(r"\$\{([A-Z]+):", GATE.read_text()))
+    listed = {word for row in re.findall(r"^\| (`.*?) \|", table, re.M) for word in re.findall(r"`(\w+)`", row)}
+    assert listed == set(action()["inputs"])
+    assert set(re.findall(r"\b([A-Z]+)=", of_buildkite())) <= set(re.findall(r"\$\{([A-Z]+):", GATE.read_text()))
 
 
 def of_buildkite() -> str:
@@ -109,40 +95,12 @@ def repository(tmp_path: Path) -> Path:
     return folder
 
 
-class Ran:
-    """What the script did, with `parabench` ending in `code`."""
-
-    def __init__(self, folder: Path, code: int = 0, **inputs: str) -> None:
-        temporary = folder.parent
-        (temporary / "bin").mkdir(exist_ok=True)
-        stub = temporary / "bin" / "parabench"
-        stub.write_text(STUB)
-        stub.chmod(0o755)
-        files = {name: temporary / name for name in ("output", "summary")}
-        for path in files.values():
-            path.write_text("")
-        environment = os.environ | {
-            "PATH": f"{stub.parent}:{os.environ['PATH']}",
-            "CALLS": str(temporary / "calls"),
-            "EXIT": str(code),
-            "RUNNER_TEMP": str(temporary / "runner"),
-            "GITHUB_OUTPUT": str(files["output"]),
-            "GITHUB_STEP_SUMMARY": str(files["summary"]),
-            "SUITE": "quick",
-            **inputs,
-        }
-        (temporary / "runner").mkdir(exist_ok=True)
-        done = subprocess.run([str(GATE)], cwd=folder, env=environment, capture_output=True, text=True, check=False)
-        self.code, self.said, self.error = done.returncode, done.stdout, done.stderr
-        self.outputs = dict(line.split("=", 1) for line in files["output"].read_text().splitlines())
-        self.summary = files["summary"].read_text()
-        calls = temporary / "calls"
-        self.words = calls.read_text().splitlines() if calls.exists() else []
-        self.base = Path(f"{calls}.base").read_text() if self.words else None
+def ran_gate(folder: Path, code: int = 0, **inputs: str) -> Ran:
+    return Ran([str(GATE)], folder, folder.parent, code, **{"SUITE": "quick"} | inputs)
 
 
 def test_a_merge_is_compared_with_what_it_would_be_merged_into(repository: Path) -> None:
-    ran = Ran(repository, OPTIONS="--launches 4 --label 'a b;$(touch evil)'")
+    ran = ran_gate(repository, OPTIONS="--launches 4 --label 'a b;$(touch evil)'")
     assert (ran.code, ran.error, ran.base) == (0, "", "base")
     assert ran.words[:3] == ["ab", "quick", "--baseline"]
     assert ran.words[-4:] == ["--launches", "4", "--label", "a b;$(touch evil)"]
@@ -157,10 +115,10 @@ def test_a_merge_is_compared_with_what_it_would_be_merged_into(repository: Path)
 def test_base_is_the_merge_base_or_what_is_named(repository: Path) -> None:
     git(repository, "update-ref", "refs/remotes/origin/main", "main^1")
     git(repository, "checkout", "-q", "change")
-    assert Ran(repository).base == "base"
-    assert Ran(repository, BASE="main").base == "change"
+    assert ran_gate(repository).base == "base"
+    assert ran_gate(repository, BASE="main").base == "change"
     git(repository, "update-ref", "-d", "refs/remotes/origin/main")
-    ran = Ran(repository)
+    ran = ran_gate(repository)
     assert ran.code == 2
     assert "no merge base with origin/main is known; check out with fetch-depth: 0, or give base" in ran.error
 
@@ -171,32 +129,20 @@ def test_buildkite_compares_with_the_merge_base(repository: Path, tmp_path: Path
     git(repository, "checkout", "-q", "target")
     commit(repository, "gone on")
     git(tmp_path, "clone", "-q", "--branch", "change", str(repository), "clone")
-    script = of_buildkite().replace("parabench/action/gate", "run-gate")
-    asked = tmp_path / "asked"
-    (tmp_path / "run-gate").write_text(f'#!/bin/sh\nprintf %s "$BASE" > {asked}\n')
-    (tmp_path / "run-gate").chmod(0o755)
-    environment = os.environ | {
-        "PATH": f"{tmp_path}:{os.environ['PATH']}",
-        "BUILDKITE_PULL_REQUEST_BASE_BRANCH": "target",
-    }
-    subprocess.run(["sh", "-ec", script], cwd=tmp_path / "clone", env=environment, check=True, capture_output=True)
-    assert Ran(tmp_path / "clone", BASE=asked.read_text()).base == "base"
+    script = of_buildkite().replace("parabench/action/gate", str(GATE))
+    place = tmp_path / "clone", tmp_path, 0
+    assert Ran(["sh", "-ec", script], *place, BUILDKITE_PULL_REQUEST_BASE_BRANCH="target").base == "base"
 
 
 @pytest.mark.parametrize(
     ("code", "inconclusive", "ends", "verdict"),
     [
-        (0, "fail", 0, "pass"),
-        (1, "pass", 1, "regression"),
-        (2, "warn", 2, "error"),
-        (3, "warn", 0, "inconclusive"),
-        (3, "pass", 0, "inconclusive"),
-        (3, "fail", 3, "inconclusive"),
-        (130, "warn", 130, "error"),
+        (0, "fail", 0, "pass"), (1, "pass", 1, "regression"), (2, "warn", 2, "error"), (130, "warn", 130, "error"),
+        (3, "warn", 0, "inconclusive"), (3, "pass", 0, "inconclusive"), (3, "fail", 3, "inconclusive"),
     ],
-)
+)  # fmt: skip
 def test_each_verdict_is_handled(repository: Path, code: int, inconclusive: str, ends: int, verdict: str) -> None:
-    ran = Ran(repository, code, INCONCLUSIVE=inconclusive)
+    ran = ran_gate(repository, code, INCONCLUSIVE=inconclusive)
     assert (ran.code, ran.outputs["verdict"], ran.outputs["exit-code"]) == (ends, verdict, str(code))
     assert ran.said.startswith("::warning title=Inconclusive::") == (code == 3 and inconclusive == "warn")
 
@@ -210,7 +156,7 @@ def test_each_verdict_is_handled(repository: Path, code: int, inconclusive: str,
     ],
 )
 def test_action_refuses_wrong_input_in_one_line(repository: Path, inputs: dict[str, str], said: str) -> None:
-    ran = Ran(repository, **inputs)
+    ran = ran_gate(repository, **inputs)
     assert ran.code == 2
     assert said in ran.error
     assert ran.error.count("\n") == 1
@@ -276,14 +222,8 @@ def comment(folder: Path, api: str, verdict: str, suite: str = "quick", **more: 
         "GITHUB_TOKEN": "secret",
         **more,
     }
-    done = subprocess.run(
-        [sys.executable, "-I", str(COMMENT), str(folder / "verdict.md"), suite],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=GUARD_S,
-        check=False,
-    )
+    script = [sys.executable, "-I", str(COMMENT), str(folder / "verdict.md"), suite]
+    done = subprocess.run(script, env=environment, capture_output=True, text=True, timeout=GUARD_S, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 

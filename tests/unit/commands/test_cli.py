@@ -11,25 +11,11 @@ from command_line import parabench
 from parabench.cli import main
 
 
-def test_doctor_names_devices_versions_and_doubts():
-    result = parabench("doctor")
-    assert result.exit_code == 0
-    for word in ("cpu ", "gpus ", "versions ", "torch 2.", "backends ", "gloo yes", "shared_cpu"):
-        assert word in result.output
-
-
 def test_best_names_a_session_without_a_launch(tmp_path):
     fake.write(tmp_path / "r.db", [], label="nightly")
     done = parabench("best", tmp_path / "r.db")
     assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert "nightly has no launch yet; wait for the first" in done.stderr
-
-
-@pytest.mark.parametrize("date", ["2026-13-01", "yesterday", ""])
-def test_history_names_a_wrong_date_and_the_remedy(date):
-    done = parabench("history", "r.db", "--since", date)
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert done.stderr == f"parabench: --since {date!r} is not a date; write it as 2026-01-31 or 2026-01-31T14:05:00\n"
 
 
 def test_best_imports_no_torch_scipy_or_templates(tmp_path):
@@ -62,17 +48,10 @@ def test_ctrl_c_at_any_moment_ends_with_its_code(monkeypatch):
         ("compare base.db other.db --changed cup", "cpu"),
         ("history base.db --case dpd", "ddp"),
         ("export base.db --format becher", "bencher"),
-        ("export base.db --trace 'dpp native, 2 ranks'", "ddp native, 2 ranks"),
         ("predict base.db --world-size 8 --link nodee=1GB/s,1us", "node"),
-        ("collectives --op all_reduse", "all_reduce"),
-        ("collectives --algorithm rng", "ring"),
         ("collectives --dtype float23", "float32"),
-        ("run qick", "quick"),
-        ("run quick --set stratgy=ddp", "strategy"),
-        ("run quick --set strategy=fspd", "fsdp"),
         ("run quick --set precision=bf16-mixd", "bf16-mixed"),
         ("run quick --set strategy=pp --set schedule=gpip", "gpipe"),
-        ("run quick --model gpt-nanno", "gpt-nano"),
         ("run quick --data mnits:x", "mnist:x"),
         ("run quick --nnodes 2 --rdzv-endpoint localhost:29500 --interface llo", "lo"),
         ("init --model gpt-nanno", "gpt-nano"),

@@ -34,11 +34,7 @@ def test_names_are_completed(words: tuple[str, ...], names: list[str]) -> None:
 
 
 def test_a_tab_imports_no_torch_and_prints_nothing_else() -> None:
-    asked = {
-        "_PARABENCH_COMPLETE": "bash_complete",
-        "COMP_WORDS": "parabench run qui",
-        "COMP_CWORD": "2",
-    }
+    asked = {"_PARABENCH_COMPLETE": "bash_complete", "COMP_WORDS": "parabench run qui", "COMP_CWORD": "2"}
     code = (
         "import sys, parabench.cli\n"
         "try: parabench.cli.main(prog_name='parabench')\n"

@@ -42,7 +42,6 @@ def predict(*arguments: str, nodes: int = 2) -> tuple[int, str]:
         (["--world-size", "8", "--link", "25GB/s,20us"], "the tier is '25GB/s,20us'; give node=25GB/s,20us"),
         (["--world-size", "8", "--link", "node=25GB/s"], "is not a bandwidth and a latency"),
         (["--world-size", "8", *(["--link", "node=1GB/s,1us"] * 2)], "--link node is given twice"),
-        (["--world-size", "8", "--best", "--set", "strategy=parameter_server_async"], "async cannot be predicted"),
         (["--world-size", "8", "--check", "x.db"], "give it alone"),
         (["--world-size", "8", "--links-from", "x.log"], "these logs are of NCCL, and the training runs used gloo"),
     ],
@@ -52,12 +51,6 @@ def test_predict_rejects_a_wrong_question_in_one_line(arguments: list[str], said
     assert code == 2
     assert said in output
     assert "Traceback" not in output
-
-
-def test_predict_looks_for_the_file_before_it_asks_for_ranks(tmp_path: Path) -> None:
-    done = parabench("predict", tmp_path / "none.db")
-    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
-    assert "does not exist" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -26,16 +26,11 @@ def planned(words):
     return plan_training(request, MACHINE).plan
 
 
-def session_of(words):
+def check(words):
     plan = planned(words)
     name = load_suite(run.make_context("run", list(words[2:]), **main.context_settings).params["suite"]).name
     known = {"id": 1, "label": None, "question": "?", "seed": 0, "started_utc": "", "finished_utc": None}
-    return plan, Session(suite=name, argv=list(words), version="", environment={}, plan=plan.to_dict(), **known)
-
-
-def check(words):
-    plan, session = session_of(words)
-    rerun = rerun_of(session)
+    rerun = rerun_of(Session(suite=name, argv=list(words), version="", environment={}, plan=plan.to_dict(), **known))
     for case in plan.cases:
         again = planned(shlex.split(rerun(case)))
         assert [each.id for each in again.cases] == [case.id], rerun(case)

@@ -22,7 +22,7 @@ from fake_sides import Lab
 from guard import GUARD_S
 from parabench.cluster.topology import Participants
 from parabench.store.record import Failure, Status
-from paths import ROOT
+from paths import FIXTURES, ROOT
 
 SUITE = """\
 '''Which is fastest?'''
@@ -31,7 +31,6 @@ from parabench import Protocol, sweep
 CASES = sweep(strategy=("single", "ddp"), world_size=2, device="cpu")
 PROTOCOL = Protocol(warmup=2, steps=4, launches=2, instrumented=0)
 """
-ESCAPE = "\x1b"
 CODES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
@@ -65,9 +64,7 @@ def valid(text: str, schema: str) -> Any:
         (("history", "rich.db"), "history"),
     ],
 )
-def test_json_is_alone_on_stdout_and_fits_its_schema(
-    launcher: FakeLauncher, words: tuple[str, ...], schema: str
-) -> None:
+def test_json_is_alone_on_stdout_and_fits_its_schema(launcher: FakeLauncher, words: Any, schema: str) -> None:
     done = parabench(*words, "--json", "-")
     assert done.exit_code in (0, 3), done.stderr
     assert valid(done.stdout, schema)
@@ -140,23 +137,11 @@ main(["run", "mine.py"], prog_name="parabench")
 """
 
 
-def environment(**more: str) -> dict[str, str]:
-    gone = {"NO_COLOR", "FORCE_COLOR", "TERM", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLORTERM"}
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests/fixtures")])
-    return {k: v for k, v in os.environ.items() if k not in gone} | {"PYTHONPATH": paths, "COLUMNS": "120"} | more
-
-
-def in_terminal(folder: Path, **more: str) -> str:
-    """All that the run writes to a terminal."""
-    (folder / "mine.py").write_text(SUITE)
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-c", FAKE_RUN]
-    with subprocess.Popen(command, cwd=folder, env=environment(**more), stdout=theirs, stderr=theirs) as process:
-        os.close(theirs)
-        said = b"".join(read(ours))
-    os.close(ours)
-    assert process.returncode == 0, said.decode()
-    return said.decode()
+def environment() -> dict[str, str]:
+    gone = {"NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLORTERM"}
+    paths = os.pathsep.join([str(ROOT), str(FIXTURES)])
+    kept = {name: value for name, value in os.environ.items() if name not in gone}
+    return kept | {"PYTHONPATH": paths, "COLUMNS": "120", "TERM": "xterm-256color"}
 
 
 def read(terminal: int) -> Iterator[bytes]:
@@ -168,20 +153,24 @@ def read(terminal: int) -> Iterator[bytes]:
 
 
 def test_a_terminal_has_a_bar_with_the_time_left(tmp_path: Path) -> None:
-    said = in_terminal(tmp_path, TERM="xterm-256color")
+    (tmp_path / "mine.py").write_text(SUITE)
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-c", FAKE_RUN]
+    with subprocess.Popen(command, cwd=tmp_path, env=environment(), stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        said = b"".join(read(ours)).decode()
+    os.close(ours)
+    assert process.returncode == 0, said
     plain = CODES.sub("", said)
     assert re.search(r"━+ +4/4 +\d:\d\d:\d\d", plain), plain
     assert "\nFastest: " in plain.replace("\r", "")
-    assert re.search(r"\x1b\[[0-9;]*m", said)  # colours
+    assert re.search(r"\x1b\[[0-9;]*m", said)  # colors
 
 
 def test_a_pipe_has_plain_lines(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(SUITE)
     run = [sys.executable, "-c", FAKE_RUN]
-    done = subprocess.run(run, cwd=tmp_path, env=environment(TERM="xterm-256color"), capture_output=True, text=True)
+    done = subprocess.run(run, cwd=tmp_path, env=environment(), capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
-    said = done.stdout
-    assert ESCAPE not in said
-    assert [line[:5] for line in said.splitlines() if line.startswith("[") and "/4]" in line] == [
-        f"[{number}/4]" for number in range(1, 5)
-    ]
+    assert "\x1b" not in done.stdout
+    assert re.findall(r"^\[\d/4\]", done.stdout, re.MULTILINE) == [f"[{number}/4]" for number in range(1, 5)]

@@ -10,9 +10,7 @@ from parabench.launch.spec import LaunchSpec
 from parabench.models import MODELS
 from parabench.plan.case import Case
 from parabench.plan.cohorts import SHARE, cohorts, launch_bytes, state_bytes, why_alone
-from parabench.plan.plan import Plan
-from parabench.plan.protocol import Protocol
-from parabench.plan.schedule import BUILD, INSTRUMENT, PROFILE, WARM_UP, TrainingSchedule, orders
+from parabench.plan.schedule import BUILD, WARM_UP, TrainingSchedule, orders
 from parabench.store.record import Phase
 
 
@@ -85,8 +83,6 @@ def test_launch_bytes_has_all_states_and_one_activation():
     held = {each.id: 4 * K + beside for each, beside in zip(cases, (5.0, 7.0, 6.0), strict=True)}
     assert launch_bytes(cases, held) == 3 * 4 * K + 7
     assert launch_bytes(cases[:1], held) == 4 * K + 5
-    # By theory a state is what it is at most, and a case that holds less has no more.
-    assert launch_bytes(cases, dict.fromkeys(held, 2.0 * K)) == 3 * 2 * K
     # While they are built each rank has all parameters, also where it holds a part of them later.
     parts = [case(strategy="fsdp", world_size=8, bucket_mib=None, device="cuda", seed=seed) for seed in (0, 1)]
     assert launch_bytes(parts, {each.id: K / 2 for each in parts}) == 2 * K
@@ -123,18 +119,3 @@ def test_turns_build_warm_up_and_then_interleave():
     phases = Counter(phase for turn in own for phase in turn.phases)
     assert phases == {Phase.WARMUP: 2, Phase.SETTLE: 3, Phase.MEASURE: 6}
     assert schedule.all_steps == 2 + 3 * 5
-
-
-def test_turns_of_one_case_end_with_its_instruments():
-    schedule = Protocol(warmup=2, steps=3, instrumented=4, profile=True).alone()
-    steps = {turn.round: turn.steps for turn in schedule.turns()}
-    assert steps == {BUILD: 0, WARM_UP: 2, 0: 3, INSTRUMENT: 4, PROFILE: 1}
-    assert schedule.all_steps == 10
-
-
-def test_plan_with_rounds_starts_with_one_launch_per_case():
-    cases = tuple(case(bucket_mib=size) for size in (1, 4, 25))
-    plan = Plan(cases=cases, skipped=(), protocol=Protocol(launches=2, rounds=5), seed=0, extra=((cases[0].id,),))
-    assert plan.protocol.takes_turns
-    assert plan.repetitions == 4
-    assert Counter(each.repetition for each in plan.launches()) == {0: 3, 1: 3, 2: 3, 3: 1}

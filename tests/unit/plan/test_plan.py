@@ -1,11 +1,9 @@
 import json
-from dataclasses import replace
 
 import pytest
 
 from parabench.collectives.nccl import nccl_environment
 from parabench.errors import UsageError
-from parabench.machine.accelerator import Gpu
 from parabench.machine.machine import Machine
 from parabench.plan.case import Case
 from parabench.plan.plan import Plan, make_plan
@@ -38,11 +36,6 @@ def test_axes_that_a_strategy_lacks_collapse(machine):
     ]
 
 
-def test_an_option_that_no_strategy_of_a_sweep_has_is_refused(machine):
-    with pytest.raises(UsageError, match="bucket_mib=4 makes no sense here: pp, local_only"):
-        plan(machine, sweep(world_size=2, strategy=("pp", "local_only"), bucket_mib=(None, 4)))
-
-
 def test_make_plan_skips_sizes_of_the_suite_that_do_not_fit(machine):
     listed = (sweep(strategy=("ddp", "tp", "pp", "dp"), world_size=(2, 4)),)
     made = plan(machine, *listed, overrides={"world_size": (2,)})
@@ -61,41 +54,16 @@ def test_make_plan_skips_sizes_of_the_suite_that_do_not_fit(machine):
 def test_weak_scaling_grows_the_batch_with_the_ranks(machine):
     cases = plan(machine, sweep(strategy=("single", "ddp", "tp"), world_size=(2, 4), batch_per_rank=3)).cases
     assert [(c.strategy, c.world_size, c.global_batch) for c in cases] == [
-        ("single", 1, 3),
-        ("ddp", 2, 6),
-        ("ddp", 4, 12),
-        ("tp", 2, 6),
-        ("tp", 4, 12),
-    ]
-
-
-def test_automatic_values_are_settled(machine):
-    (case,) = plan(machine, sweep(strategy="ddp", algorithm="two_level", world_size=4)).cases
-    assert (case.device, case.backend, case.ranks_per_node) == ("cpu", "gloo", 2)
-    gpus = replace(machine, gpus=tuple(Gpu("a device", None) for _ in range(4)))
-    (case,) = plan(gpus, sweep(strategy="ddp", algorithm="ring", world_size=4)).cases
-    assert (case.device, case.backend, case.ranks_per_node) == ("cuda", "nccl", None)
+        ("single", 1, 3), ("ddp", 2, 6), ("ddp", 4, 12), ("tp", 2, 6), ("tp", 4, 12)
+    ]  # fmt: skip
 
 
 def test_make_plan_skips_unavailable_cases_with_the_reason(machine):
     made = plan(machine, sweep(strategy="ddp", world_size=(2, 16), algorithm=("ring", "nccl:tree"), global_batch=16))
     assert [(case.world_size, case.algorithm) for case in made.cases] == [(2, "ring")]
-    ring, tree = (
-        {each.reason for each in made.skipped if each.case.algorithm == name} for name in ("ring", "nccl:tree")
-    )
-    assert [reason.partition(";")[0] for reason in ring] == [
-        "world_size 16 is larger than 8, 4 ranks on each of the 2 core(s) here"
-    ]
-    assert any("use backend nccl" in reason for reason in tree)
-
-
-def test_a_short_text_is_refused_and_a_long_one_taken(machine, tmp_path):
-    text = tmp_path / "t.txt"
-    text.write_bytes(b"x" * 512)
-    with pytest.raises(UsageError, match="holds 512 bytes, one batch needs 513"):
-        plan(machine, sweep(strategy="single", data=f"text:{text}"))
-    text.write_bytes(b"x" * 513)
-    assert plan(machine, sweep(strategy="single", data=f"text:{text}")).cases
+    why = {(each.case.world_size, each.case.algorithm): each.reason for each in made.skipped}
+    assert why[16, "ring"].startswith("world_size 16 is larger than 8, 4 ranks on each of the 2 core(s) here;")
+    assert "use backend nccl" in why[2, "nccl:tree"]
 
 
 def test_every_block_has_every_case_once_in_a_seeded_order(machine):
@@ -112,32 +80,29 @@ def test_every_block_has_every_case_once_in_a_seeded_order(machine):
     assert orders[0] != orders[1]
 
 
-@pytest.mark.parametrize("part", ["protocol", "case"])
-def test_plan_of_a_newer_version_is_refused(part, machine):
+def test_plan_of_a_newer_version_is_refused(machine):
     made = plan(machine, sweep(strategy="ddp", world_size=2)).to_dict()
-    (made["protocol"] if part == "protocol" else made["cases"][0])["by_magic"] = True
     with pytest.raises(UsageError, match="unknown field `by_magic`, written by a newer parabench; upgrade"):
-        Plan.from_dict(made)
+        Plan.from_dict(made | {"protocol": made["protocol"] | {"by_magic": True}})
     with pytest.raises(UsageError, match="'magic' is not known to this parabench; upgrade it"):
         Plan.from_dict(made | {"kind": "magic"})
+
+
+HEAD = '"""Q?"""\nfrom parabench import Protocol, sweep\n'
 
 
 @pytest.mark.parametrize(
     ("source", "said"),
     [
         ("", "declares no CASES"),
-        ('"""Q?"""\nfrom parabench import Protocol\nPROTOCOL = Protocol(steps=2.5)', "steps is 2.5"),
-        ('"""Q?"""\nCASES = [1]', "declares no CASES"),
+        (f"{HEAD}PROTOCOL = Protocol(steps=2.5)", "steps is 2.5"),
+        (f"{HEAD}CASES = [1]", "declares no CASES"),
         ('from parabench import sweep\nCASES = sweep(strategy="ddp")', "no docstring"),
-        ('"""Q \\udcff?"""\nfrom parabench import sweep\nCASES = sweep()', "no docstring"),
         ("def broken(:", "SyntaxError"),
-        ('"""Q?"""\nfrom parabench import sweep\nCASES = sweep(colour=1)', "axis 'colour' is unknown"),
-        ('"""Q?"""\nfrom parabench import sweep\nCASES = sweep()\nPROTOCOL = 3', "PROTOCOL must be"),
-        ('"""Q?"""\nfrom parabench import sweep\nCASES = {"cpu": sweep()}', "declares no CASES; .* cpu, one_gpu, gpus"),
-        (
-            '"""Q?"""\nfrom parabench import sweep\nCASES = {"tpu": sweep()}',
-            "CASES has 'tpu'; give it for cpu, one",
-        ),
+        (f"{HEAD}CASES = sweep(colour=1)", "axis 'colour' is unknown"),
+        (f"{HEAD}CASES = sweep()\nPROTOCOL = 3", "PROTOCOL must be"),
+        (HEAD + 'CASES = {"cpu": sweep()}', "declares no CASES; .* cpu, one_gpu, gpus"),
+        (HEAD + 'CASES = {"tpu": sweep()}', "CASES has 'tpu'; give it for cpu, one"),
     ],
 )
 def test_an_unreadable_suite_is_named(tmp_path, source, said):
@@ -170,19 +135,11 @@ def test_nccls_algorithms_are_pinned_by_the_ranks_environment():
     assert nccl_environment("native") == nccl_environment("ring") == {}
 
 
-@pytest.mark.parametrize(
-    ("given", "name"),
-    [
-        ("two_level", "two_level"),
-        ("two_level(ring,ring)", "two_level"),
-        ("two_level(tree,ring)", "two_level(tree,ring)"),
-    ],
-)
-def test_levels_have_one_name_each(machine, given, name):
-    case = resolve(Case(algorithm=given, world_size=4), machine)
-    assert case.algorithm == name
-    assert case.ranks_per_node == 2
-    assert Case.from_dict(case.to_dict()) == case
+def test_levels_have_one_name_each(machine):
+    given = ("two_level", "two_level(ring,ring)", "two_level(tree,ring)")
+    cases = [resolve(Case(algorithm=name, world_size=4), machine) for name in given]
+    assert [case.algorithm for case in cases] == ["two_level", "two_level", "two_level(tree,ring)"]
+    assert {case.ranks_per_node for case in cases} == {2}
 
 
 def test_a_suite_lists_them_among_sizes(machine):

@@ -45,10 +45,9 @@ def test_cpu_is_announced_unless_it_was_chosen(tmp_path, machine, axes, expected
     assert codes(planned(machine, tmp_path, *axes)[1]) == expected
 
 
-@pytest.mark.parametrize(("options", "expected"), [({}, [MEASURED_ON_CPU]), ({"device": "cpu"}, [])])
-def test_cpu_is_announced_for_collectives(tmp_path, options, expected):
-    request = Request(kind="collectives", argv=[], out=tmp_path, options=options)
-    assert codes(request.plan(HERE)) == expected
+def test_cpu_is_announced_for_collectives(tmp_path):
+    for options, expected in (({}, [MEASURED_ON_CPU]), ({"device": "cpu"}, [])):
+        assert codes(Request(kind="collectives", argv=[], out=tmp_path, options=options).plan(HERE)) == expected
 
 
 def test_answer_starts_with_why_the_cpu_was_measured(tmp_path):
@@ -94,13 +93,6 @@ def test_plan_compute_divides_ranks_among_nodes():
     assert set(compute("strategy=ddp", "world_size=4,8", cores=2)) == {("ddp", 4, 2), ("ddp", 8, 4)}
 
 
-@pytest.mark.parametrize(
-    ("axes", "error"),
-    [
-        (("strategy=ddp,parameter_server", "world_size=4"), "cannot be predicted, because its ranks do different"),
-        (("world_size=0",), "world_size is 0; it must be a whole number"),
-    ],
-)
-def test_plan_compute_refuses_what_it_cannot_measure(axes, error):
-    with pytest.raises(UsageError, match=error):
-        compute(*axes)
+def test_plan_compute_refuses_what_it_cannot_measure():
+    with pytest.raises(UsageError, match="cannot be predicted, because its ranks do different"):
+        compute("strategy=ddp,parameter_server", "world_size=4")

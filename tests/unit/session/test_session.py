@@ -32,7 +32,6 @@ def request(suite, tmp_path, **more):
     return Request.of(suite=suite, **{**given, **more})
 
 
-@pytest.mark.usefixtures("real_report")
 def test_a_run_ends_in_a_store_a_report_and_a_verdict(suite, tmp_path):
     fake = FakeLauncher(lambda case: 0.010 if case.bucket_mib == 4 else 0.020)
     code, said = run(request(suite, tmp_path), fake)
@@ -48,9 +47,8 @@ def test_a_run_ends_in_a_store_a_report_and_a_verdict(suite, tmp_path):
 
 
 def test_interrupted_then_resumed_runs_nothing_twice(suite, tmp_path):
-    first, second = FakeLauncher(), FakeLauncher()
-    first.interrupt_at = 4
-    code, said = run(request(suite, tmp_path), first)
+    second = FakeLauncher()
+    code, said = run(request(suite, tmp_path), FakeLauncher(interrupt_at=4))
     assert code == 130
     assert f"resume with: parabench run --resume --out {tmp_path / 'out'}" in said
     assert len(load(tmp_path / "out" / "results.db").launch) == 4
@@ -65,11 +63,11 @@ def test_interrupted_then_resumed_runs_nothing_twice(suite, tmp_path):
     }
 
 
-def test_resume_of_a_finished_session_runs_nothing(suite, tmp_path):
+def test_a_finished_session_is_not_resumed_but_followed(suite, tmp_path):
     with pytest.raises(UsageError, match="no session to resume"):
         run(request(suite, tmp_path, resume=True), FakeLauncher())
     assert not (tmp_path / "out").exists()
-    run(request(suite, tmp_path), FakeLauncher())
+    run(request(suite, tmp_path, label="base"), FakeLauncher())
     again = FakeLauncher()
     code, _ = run(request(None, tmp_path, resume=True, steps=None, launches=None), again)
     assert (code, again.calls) == (0, [])
@@ -77,6 +75,9 @@ def test_resume_of_a_finished_session_runs_nothing(suite, tmp_path):
         run(request(None, tmp_path, resume=True, launches=None), again)
     with pytest.raises(UsageError, match="another plan"):
         run(request(suite, tmp_path, resume=True, steps=6), again)
+    # Without --resume, a session is added.
+    run(request(suite, tmp_path, label="new"), again)
+    assert list(load(tmp_path / "out" / "results.db").session["label"]) == ["base", "new"]
 
 
 OF_SEVERAL = '''"""What would more ranks give?"""
@@ -89,24 +90,14 @@ COMPUTE = [sweep(strategy="ddp", model="toy", batch_per_rank=2, world_size=2)]
 def test_resume_of_several_sessions_starts_at_the_last(tmp_path):
     path = tmp_path / "several.py"
     path.write_text(OF_SEVERAL)
-
-    def asked(**more):
-        return request(str(path), tmp_path, **more)
-
-    parts = asked(axes=("batch_per_rank=4",)).parts()
+    asked = request(str(path), tmp_path, axes=("batch_per_rank=4",))
+    parts = asked.parts()
     assert [each.kind for each in parts] == ["compute", "training"]
-    fake = FakeLauncher()
-    fake.interrupt_at = 2
-    assert run(parts[-1], fake)[0] == 130
-
-    def without_options(**more):
-        known = {"out": tmp_path / "out", "argv": ["parabench"], "resume": True}
-        return left_of(Request.of(suite=str(path), **{**known, **more}))
-
-    (left,) = without_options()
+    assert run(parts[-1], FakeLauncher(interrupt_at=2))[0] == 130
+    (left,) = left_of(Request.of(suite=str(path), out=tmp_path / "out", argv=["parabench"], resume=True))
     with pytest.raises(UsageError, match="has another plan"):
         run(left, FakeLauncher())
-    (left,) = left_of(replace(asked(axes=("batch_per_rank=4",)), resume=True, argv=["parabench", "run", "--resume"]))
+    (left,) = left_of(replace(asked, resume=True, argv=["parabench", "run", "--resume"]))
     code, said = run(left, FakeLauncher(interrupt_at=0))
     assert code == 130
     assert "resume with: parabench run --resume" in " ".join(said.split())
@@ -122,19 +113,6 @@ def test_a_full_disk_ends_in_a_line_with_the_way_on(suite, tmp_path):
         run(request(suite, tmp_path), full)
 
 
-def test_second_run_into_a_folder_in_use_is_refused(suite, tmp_path):
-    fake, seen = FakeLauncher(), []
-
-    def meddling(spec):
-        with pytest.raises(UsageError, match="in use by another run"):
-            run(request(suite, tmp_path), fake)
-        seen.append(spec.case)
-        return fake(spec)
-
-    assert run(request(suite, tmp_path), meddling)[0] == 0
-    assert len(seen) == 7
-
-
 def test_wrong_training_run_is_not_ranked(suite, tmp_path):
     fake = FakeLauncher(lambda case: 0.001 if case.bucket_mib == 25 else 0.010)
     fake.loss_of = lambda case, step: 5.0 - 0.01 * step * (1.5 if case.bucket_mib == 25 else 1.0)
@@ -145,20 +123,13 @@ def test_wrong_training_run_is_not_ranked(suite, tmp_path):
 
 
 def test_without_a_reference_launches_are_kept_and_doubted(suite, tmp_path):
-    fake = FakeLauncher()
-    fake.failing = {"single": (Status.OOM, Failure("out of memory", 0))}
+    fake = FakeLauncher(failing={"single": (Status.OOM, Failure("out of memory", 0))})
     _, said = run(request(suite, tmp_path), fake)
     findings = load(tmp_path / "out" / "results.db").finding
     assert (findings["code"] == "unverified").sum() == 6
     # It may have been an accident: a second try, not one before every launch.
     assert [case.strategy for case in fake.calls].count("single") == 2
     assert "Not verified against training on one device: ddp native" in said
-
-
-def test_a_label_names_the_session_and_a_second_run_appends(suite, tmp_path):
-    run(request(suite, tmp_path, label="base"), FakeLauncher())
-    run(request(suite, tmp_path, label="new"), FakeLauncher())
-    assert list(load(tmp_path / "out" / "results.db").session["label"]) == ["base", "new"]
 
 
 def test_deadline_is_ten_times_the_expected_time():
