@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from parabench.errors import UsageError
 from parabench.registry import Entry, find, load, users_code
@@ -64,8 +64,7 @@ def exporter_of(name: str) -> tuple[Exporter | None, Callable[..., Any]]:
 def content_of(name: str, function: Callable[..., Any], seen: SessionData) -> Content:
     """Return what an exporter returns. Raises UsageError if a user's exporter fails or returns another type."""
     if name in EXPORTERS:
-        content: Content = function(seen)
-        return content
+        return cast(Content, function(seen))
     with users_code(f"{KIND} {name!r} failed"):
         own = function(seen)
     if isinstance(own, str) or (isinstance(own, Mapping) and all(isinstance(each, bytes) for each in own.values())):

@@ -103,10 +103,8 @@ def _collectives(seen: SessionData) -> Iterator[Metric]:
     numbers = good.groupby(KEY)["call_s"].agg(tuple)
     for row in records(bus_table(good)):
         key, size, in_place = str(row["case_id"]), int(row["bytes"]), bool(row["in_place"])
-        fields = CollectiveCase.from_dict(json_text.parsed(texts[key])).to_dict() | {
-            "bytes": size,
-            "in_place": in_place,
-        }
+        case = CollectiveCase.from_dict(json_text.parsed(texts[key]))
+        fields = case.to_dict() | {"bytes": size, "in_place": in_place}
         name = f"{row['label']}, {size} bytes, {'in place' if in_place else 'out of place'}"
         metric = partial(Metric, key, name, fields)
         yield metric(LATENCY, "s", row["call_s"], launches=numbers[key, size, in_place])
@@ -175,11 +173,10 @@ def pytorch(seen: SessionData) -> str:
         "avail_mem_in_gb": round(memory / GB) if memory else None,
         "avail_gpu_mem_in_gb": round(of_gpus / GB) if of_gpus else None,
     }
+    versions = (environment.get("versions") or {}).items()
     common = {
         "runners": [{name: value for name, value in runner.items() if value is not None}],
-        "dependencies": {
-            name: {"version": str(each)} for name, each in (environment.get("versions") or {}).items() if each
-        },
+        "dependencies": {name: {"version": str(each)} for name, each in versions if each},
     }
     records = []
     for metric in metrics_of(seen):

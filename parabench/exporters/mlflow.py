@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import shlex
-import tempfile
 from datetime import datetime
 from itertools import groupby
-from pathlib import Path
 
 from mlflow.tracking import MlflowClient, get_tracking_uri
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
@@ -14,7 +12,7 @@ from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 from parabench.analysis.session import SessionData
 from parabench.errors import UsageError
 from parabench.exporters.formats import metrics_of
-from parabench.report.build import write_report
+from parabench.report.build import render
 
 EXPERIMENT = "parabench"
 
@@ -30,14 +28,13 @@ def export(seen: SessionData, place: str) -> list[str]:
     tags = {"suite": session.suite, "command": shlex.join(session.argv), "parabench": session.version}
     known = {"commit": session.commit, "host": session.known("host"), "torch": session.known("versions", "torch")}
     tags |= {name: value for name, value in known.items() if value is not None}
+    page = render(seen.results, str(session.id))
     try:
         client = MlflowClient(tracking_uri=uri)
         found = client.get_experiment_by_name(EXPERIMENT)
         experiment = client.create_experiment(EXPERIMENT) if found is None else found.experiment_id
         parent = client.create_run(experiment, start_time=start, tags=tags, run_name=session.name).info.run_id
-        with tempfile.TemporaryDirectory() as folder:
-            page = write_report(seen.results, Path(folder) / "report.html", str(session.id))
-            client.log_artifact(parent, str(page))
+        client.log_text(parent, page, "report.html")
         for own in cases:
             tags = {MLFLOW_PARENT_RUN_ID: parent, "case_id": own[0].case_id}
             run = client.create_run(experiment, start_time=start, tags=tags, run_name=own[0].case).info.run_id
@@ -51,8 +48,6 @@ def export(seen: SessionData, place: str) -> list[str]:
                     client.log_metric(run, f"{metric.name}_of_launch_{unit}", value, timestamp=start, step=step)
             client.set_terminated(run)
         client.set_terminated(parent)
-    except UsageError:
-        raise
     except Exception as error:  # from MLflow, or from the client of a server or a database
         why = " ".join(str(error).split())
         remedy = "give another with -o, such as http://HOST:5000"

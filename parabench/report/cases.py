@@ -11,7 +11,7 @@ import pandas as pd
 from parabench.analysis import format
 from parabench.analysis.efficiency import efficiency
 from parabench.analysis.memory import PARTS, case_states
-from parabench.analysis.numbers import WORK, levels, same_work, work_text
+from parabench.analysis.numbers import WORK, levels, work_text
 from parabench.analysis.ranking.best import answered
 from parabench.analysis.ranking.parts import NOT_COMPARED
 from parabench.analysis.ranking.race import exits
@@ -24,7 +24,6 @@ from parabench.metrics import STEP_PARTS
 from parabench.plan.case import Case
 from parabench.report.figures import plain
 from parabench.report.page import rounded
-from parabench.report.rerun import rerun_of
 from parabench.report.spec import (
     CASE,
     DASH,
@@ -38,7 +37,7 @@ from parabench.report.spec import (
     repetition_name,
 )
 from parabench.store.record import Status
-from parabench.store.results import records
+from parabench.store.results import known_records, records
 from parabench.strategies import Rule, entry_of
 
 # ---- configurations
@@ -56,40 +55,32 @@ _RENAMED = {
 
 
 def page_cases(seen: SessionData) -> pd.DataFrame:
-    """Return a row for each configuration, the fastest first: `case_table`, `case_columns` and these columns.
+    """Return a row for each configuration, the fastest first, with the columns in docs/reference/report.md and these:
 
-    - `plus_minus_s`, `slower`, `slower_low`, `slower_high`: as in the table `candidates`.
-    - `ranking`: 'fastest', 'tied' or empty; `mark`: why it is not ranked, or how its training differs.
-    - `left_after_repetition`, `left_at_least`: the repetition, from 1, after which it was eliminated, and the bound.
     - `work`: the index of the workload; `heading`: its name if there are several; `unit`: the unit of throughput.
     - `compared`: whether intervals of `slower` are known for the workload.
-    - `front`: whether the configuration is Pareto-optimal in step time and memory. `mean_peak_bytes` is then known.
+    - `front`: whether the configuration is Pareto-optimal in step time and memory.
     - `shown`: the name in figures; `hover`: the text when hovering over a point.
     """
     cases, works = seen.cases, seen.once(answered)
     ids = cases["case_id"]
-    rows: dict[str, Mapping[str, Any]] = {}
-    left: dict[str, Mapping[str, Any]] = {}
-    ranking: dict[str, str] = {}
-    for work in works:
-        workload = work["workloads"][0]
-        rows |= {row["case_id"]: row for row in work["candidates"]}
-        left |= exits(work)
-        if workload["decided"]:
-            ranking |= {row["case_id"]: "tied" for row in work["candidates"] if row["place"] in ("best", "tied")}
-            ranking |= {workload["winner"]: "fastest"} if workload["winner"] else {}
+    rows = {row["case_id"]: row for work in works for row in work["candidates"]}
+    left = {case_id: row for work in works for case_id, row in exits(work).items()}
+    ranking = {
+        row["case_id"]: "fastest" if row["case_id"] == work["workloads"][0]["winner"] else "tied"
+        for work in works
+        for row in work["candidates"]
+        if work["workloads"][0]["decided"] and row["place"] in ("best", "tied")
+    }
     front = {row["case_id"] for work in works if len(work["front"]) > 1 for row in work["front"]}
     peaks = levels(seen.counted[seen.counted["peak_memory_bytes"] > 0], "peak_memory_bytes") if front else {}
     numbers = {name: [rows.get(case_id, {}).get(name) for case_id in ids] for name in _COMPARED}
     numbers["left_after_repetition"] = [left[case]["repetition"] + 1 if case in left else None for case in ids]
     numbers["left_at_least"] = [left[case]["at_least"] if case in left else None for case in ids]
     headings = {work["workloads"][0]["work"]: work["workloads"][0]["workload"] for work in works}
-    of_work = [
-        (at, headings.get(work_text(fields), ""), own.index) for at, (fields, own) in enumerate(same_work(cases))
-    ]
     found = cases[_CASE].assign(
         **case_columns(seen),
-        # Not rounded, because they identify the case, also in the command that repeats it.
+        # Not rounded, because they identify the case.
         **{name: cases[name].astype(object) for name in Case().to_dict()},
         **{name: pd.Series(own, cases.index, dtype=float) for name, own in numbers.items()},
         ranking=[ranking.get(case_id, "") for case_id in ids],
@@ -98,8 +89,8 @@ def page_cases(seen: SessionData) -> pd.DataFrame:
         ranked=[entry_of(str(name)).ranked for name in cases["strategy"]],
         unit=cases["seq_len"].map(format.unit_of),
         front=ids.isin(front),
-        work=pd.Series({at: work for work, _, index in of_work for at in index}, dtype=int),
-        heading=pd.Series({at: heading for _, heading, index in of_work for at in index}, dtype=object),
+        work=cases.groupby([*WORK], sort=False, dropna=False).ngroup(),
+        heading=[headings.get(work_text(fields), "") for fields in known_records(cases, WORK)],
     )
     found["compared"] = found["slower_low"].notna().groupby(found["work"]).transform("any")
     found["hover"] = pd.Series([_hover(row) for row in records(found)], found.index, dtype=object)
@@ -130,13 +121,7 @@ def _hover(case: Mapping[str, Any]) -> str:
 
 
 def case_columns(seen: SessionData) -> pd.DataFrame:
-    """Return more columns for the rows of `seen.cases`, in seconds, bytes and shares; NaN or None if unknown.
-
-    - The median instrumented step: `instrumented_s` = `instrumented_data_s` + `compute_s` + `exposed_s` + `idle_s`.
-    - `overlapped_s`: a lower bound if there are `unknown_calls`. `exposed_forward_s` and so on are within each part.
-    - Memory: on a GPU, the peaks of torch's allocator and of NVML; the model states as measured and by theory.
-    - FLOP/s, MFU, joules, and the straggler with the time that it costs per step.
-    """
+    """Return the columns of instrumented steps, memory, FLOP/s, energy and stragglers for `seen.cases`."""
     columns = {
         case_breakdown: [
             "step_s", "data_s", "compute_s", "exposed_s", "overlapped_s", "idle_s", "exposed_share", "unknown_calls",
@@ -181,12 +166,7 @@ _LAUNCH = [
 
 
 def page_launches(seen: SessionData) -> pd.DataFrame:
-    """Return the launches in run order.
-
-    - `counts`: 1 if its number is part of the step time of its configuration, else 0.
-    - `from_case`: its step time divided by the configuration's, minus 1; NaN unless two launches count.
-    - `buckets`, `bucket_bytes`: number and largest size of its buckets as text; their sizes in bytes.
-    """
+    """Return the launches in run order, with the columns in docs/reference/report.md."""
     # The page's names of columns.
     every = seen.numbers.rename(columns={"case": "case_id", "step_s": "launch_step_s"})
     every = every.sort_values("launch_id")
@@ -299,7 +279,7 @@ def page_data(seen: SessionData) -> dict[str, Any]:
 def packed(table: pd.DataFrame) -> dict[str, Any]:
     """Return {"n": rows, column: list of values} as JSON, with NaN as None and numbers rounded.
 
-    Columns of objects are not rounded, because they name a case and occur in commands.
+    Columns of objects are not rounded, because they name a case.
     """
     found: dict[str, Any] = {"n": len(table)}
     for name, column in table.items():
@@ -339,7 +319,6 @@ def case_details(seen: SessionData) -> list[dict[str, Any]]:
     - `numbers`: see `numbers_of`.
     - `head` and `launches`: the table of its launches, and the error of each.
     - `warnings`: (code, message, advice) about it alone.
-    - `command`: the command that measures it again.
     """
     launches: dict[str, list[dict[str, Any]]] = {}
     for row in records(seen.once(page_launches).sort_values("repetition", kind="stable")):
@@ -349,7 +328,6 @@ def case_details(seen: SessionData) -> list[dict[str, Any]]:
         if (case_id := each.case_id) in seen.labels:
             message = each.message.removeprefix(f"{seen.labels[case_id]}: ")
             warnings.setdefault(case_id, []).append((each.code, message, each.advice))
-    command = rerun_of(seen.session)
     return [
         {
             "case": case,
@@ -360,7 +338,6 @@ def case_details(seen: SessionData) -> list[dict[str, Any]]:
                 for row in launches[case["case_id"]]
             ],
             "warnings": warnings.get(case["case_id"], []),
-            "command": command(seen.case(case["case_id"])),
         }
         for case in records(seen.once(page_cases))
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -76,10 +77,6 @@ def _format(text: Callable[[float], str], factor: float = 1) -> Callable[[float 
     return lambda value: text(value * factor) if format.known(value) else DASH
 
 
-def _two_digits(value: float) -> str:
-    return format.digits(value, 2)
-
-
 # The formats of numbers in cells; DASH if a number is unknown. Links are measured less exactly.
 FORMATS: dict[str, Callable[[float | None], str]] = {
     "digits": _format(format.digits),
@@ -92,8 +89,8 @@ FORMATS: dict[str, Callable[[float | None], str]] = {
     "seconds": _format(lambda seconds: f"{format.digits(seconds)} s"),
     "mib": _format(format.digits, 1 / MIB),
     "gb": _format(format.digits, 1 / GB),
-    "about_us": _format(_two_digits, 1e6),
-    "about_gb": _format(_two_digits, 1 / GB),
+    "about_us": _format(partial(format.digits, significant=2), 1e6),
+    "about_gb": _format(partial(format.digits, significant=2), 1 / GB),
     "signed": _format(format.signed),
 }
 # Columns of words are aligned to the left, columns of numbers in words to the right. The page's script makes the names

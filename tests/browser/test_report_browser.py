@@ -13,14 +13,11 @@ from browser_helpers import (
     choose,
     counted,
     drawn,
-    each_tab,
     go_to,
     needs_chromium,
     opened,
     points,
     tab_names,
-    too_wide,
-    unmarked,
 )
 from parabench.analysis.compare.gate import compare
 from parabench.analysis.compare.sides import side_of
@@ -131,16 +128,6 @@ def test_filters_drive_figures_and_counts(browser, rich):
         drawn(page)
         assert (counted(page), points(page, "bucket")) == ("all 28 configurations", every)
         assert page.get_by_role("button", name="Show all").is_hidden()
-
-
-def test_page_has_a_sentence_when_no_configuration_is_selected(browser, rich):
-    with opened(browser, rich, "#tab=buckets&strategy=single&world_size=4") as page:
-        assert counted(page) == "0 of 28 configurations"
-        assert page.locator("#bucket figure:visible").count() == 0
-        assert "about a selected configuration" in page.locator("#bucket .empty").inner_text()
-        assert too_wide(page) <= 0
-        for tab in each_tab(page):
-            assert unmarked(page) == [], tab
 
 
 def test_the_address_keeps_what_was_chosen(browser, rich):

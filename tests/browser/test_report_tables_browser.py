@@ -16,20 +16,15 @@ from paths import DOCS
 
 pytestmark = needs_chromium
 
-ERRORS = ('=HYPERLINK("https://example.invalid","x")', "+1", "-2", "@SUM(1)", "\tx", 'a "b", c\nsecond line', "\rx")
-
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory):
-    """130 cases in 2 repetitions, some failed with errors that a spreadsheet would take for formulas."""
+    """130 cases in 2 repetitions, and 8 that failed."""
     folder = tmp_path_factory.mktemp("many")
     cases = [fake.case(bucket_mib=i / 4, world_size=n) for i in range(1, 66) for n in (2, 4)]
     launches = fake.sweep(cases, lambda c: 0.04 + c.bucket_mib / 1000 + c.world_size / 1e4, repetitions=2, noise=0.01)
-    for i, text in enumerate(ERRORS):
-        bad = fake.case(strategy="fsdp", bucket_mib=float(i + 1))
-        launches.append(fake.launch(bad, status=Status.FAILED, failure=Failure(text)))
-    # One that gets faster within, so that a number is below zero.
-    launches.append(fake.launch(fake.case(strategy="tp"), [0.05] * 10 + [0.04] * 10))
+    bad = [fake.case(strategy="fsdp", bucket_mib=float(i)) for i in range(1, 9)]
+    launches += [fake.launch(each, status=Status.FAILED, failure=Failure("no reason")) for each in bad]
     return write_report(fake.write(folder / "r.db", launches, label="many"), folder / "report.html")
 
 
@@ -98,7 +93,7 @@ def test_many_rows_come_a_hundred_at_a_time_and_keys_turn_the_page(browser, many
         sort(page, "cases", "Configuration")  # another order begins at its first row
         assert rows_said(page, "cases") == "rows 1 to 100 of 138"
         choose(page, "strategy", "fsdp")
-        assert (rows_said(page, "cases"), to["next"].is_hidden()) == ("7 rows", True)
+        assert (rows_said(page, "cases"), to["next"].is_hidden()) == ("8 rows", True)
         assert too_wide(page) <= 0
         first = page.locator("#cases tbody td:first-child").first
         assert first.bounding_box()["width"] >= 140
@@ -137,19 +132,9 @@ def test_a_file_has_the_selected_rows_in_the_tables_order_with_all_that_is_known
         assert set(Case().to_dict()) <= set(slowest)
         assert unexplained(set(slowest) - set(Case().to_dict())) == set()
         assert not {"work", "n"} & set(slowest)
-
-
-def test_a_text_that_a_spreadsheet_would_run_is_text_and_numbers_stay_numbers(browser, many):
-    with opened(browser, many, "#tab=data") as page:
-        name, rows = downloaded(page, "launches")
-        assert (name, len(rows)) == ("many-launches.csv", 130 * 2 + len(ERRORS) + 1)
-        errors = [row["error"] for row in rows if row["error"]]
-        # What a launch's error begins with is up to the store: the rank is not known here.
-        assert errors == [text if text[0] == "a" else f"'{text}" for text in ERRORS]
-        (faster,) = [row for row in rows if row["label"].startswith("tp")]
-        assert float(faster["drift"]) == pytest.approx(-0.2)
-        assert (faster["repetition"], faster["status"]) == ("0", "ok")
-        assert unexplained(faster) == set()
+        name, launches = downloaded(page, "launches")
+        assert (name, len(launches)) == ("many-launches.csv", 65 * 2)
+        assert unexplained(launches[0]) == set()
 
 
 def open_case(page, name):
@@ -162,7 +147,7 @@ def test_a_click_on_a_case_opens_its_details_and_escape_gives_the_focus_back(bro
         open_case(page, "ddp ring 25 MiB, 4 ranks")
         dialog = page.locator("dialog.detail")
         message = dialog.inner_text()
-        for part in ("fastest", "tokens/s", "22.2 ± 0.3 ms", "Measure this configuration again"):
+        for part in ("fastest", "tokens/s", "22.2 ± 0.3 ms"):
             assert part in message, part
         assert "Timeline, collectives" not in message  # the page has no figure of the case
         assert page.evaluate("location.hash").endswith("case=ddp-ring-w4-25mib-e1a5941d")

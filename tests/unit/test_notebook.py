@@ -71,27 +71,8 @@ def test_tables_have_exactly_the_documented_columns(session: LoadedSession, coll
         assert list(loaded.memory) == documented("memory") == list(details.MEMORY)
     assert list(session.launches) == [*documented("numbers"), *DEFAULTS]
     assert documented("numbers") == list(COLUMNS)
-    assert (
-        documented("numbers of collectives") == list(collectives.launches)[-len(documented("numbers of collectives")) :]
-    )
-
-
-def test_tables_have_a_row_per_step_call_and_rank(session: LoadedSession) -> None:
-    steps = session.steps
-    one = steps[(steps["launch_id"] == 1) & (steps["phase"] == "measure")]
-    assert one["rank"].value_counts().to_dict() == {0: 20, 1: 20}
-    assert one["step_s"].max() == pytest.approx(session.launches["step_s"][0])
-    assert one["forward_s"].tolist() == pytest.approx((0.3 * one["step_s"]).tolist())
-    assert one["loss"].unique().tolist() == [3.0]
-    assert set(steps["launch_id"]) == set(session.launches["launch_id"])
-
-    calls = session.calls
-    assert calls.groupby(["launch_id", "rank"]).size().unique().tolist() == [2]
-    assert calls[["op", "bytes", "duration_s"]].iloc[0].tolist() == ["all_reduce", 2 * MIB, 3.0]
-
-    memory = session.memory
-    assert memory[["rank", "peak_rss_bytes", "parameter_bytes"]].iloc[1].tolist() == [1, 101 * MIB, 1 * MIB]
-    assert memory["peak_allocated_bytes"].isna().all()
+    of_collectives = documented("numbers of collectives")
+    assert of_collectives == list(collectives.launches)[-len(of_collectives) :]
 
 
 def test_changing_a_table_does_not_change_the_session(session: LoadedSession) -> None:
@@ -104,9 +85,6 @@ def test_changing_a_table_does_not_change_the_session(session: LoadedSession) ->
 def test_best_answers_as_the_command_does(session: LoadedSession) -> None:
     answer = session.best(by=("world_size", "bucket_mib"))
     assert str(answer).startswith("Fastest: ddp native 4 MiB, 2 ranks: ")
-    table = answer.tables["candidates"]
-    assert table["label"].tolist()[:2] == ["ddp native 4 MiB, 2 ranks", "ddp native 25 MiB, 2 ranks"]
-    assert table["slower"].dropna().is_monotonic_increasing
     assert {("2", "4"), ("2", "25")} <= set(answer.tables["by"]["names"])
     assert session.best(objective="memory", by="world_size").tables["by"]["case_id"].notna().all()
     assert go.Figure(answer.figures["Ranking"]).data
@@ -148,11 +126,8 @@ def test_invalid_arguments_are_refused(path: Path, session: LoadedSession, colle
         assert message in str(why.value)
 
 
-def test_compare_takes_sessions_and_sources(path: Path, session: LoadedSession) -> None:
+def test_compare_has_a_figure(path: Path, session: LoadedSession) -> None:
     answer = parabench.compare(session, f"{path}@after", tolerance=0.05)
-    assert answer.sentences[0].startswith("Regression: 3 configurations slower")
-    assert answer.tables["verdict"]["verdict"].tolist() == ["regression"]
-    assert set(answer.tables["cases"]["outcome"]) == {"slower"}
     assert go.Figure(answer.figures["Change of each configuration"]).data
 
 

@@ -60,9 +60,8 @@ def _spread(own: pd.DataFrame) -> Panel:
         style = strategy_style(str(strategy))
         texts = [
             f"<b>{plain(one['label'])}</b><br>repetition {one['repetition']}: "
-            f"{format.milliseconds(one['launch_step_s'])}<br>"
-            f"{format.signed(one['from_case'])} {_FROM}"
-            for one in records(group[["label", "repetition", "launch_step_s", "from_case"]])
+            f"{format.milliseconds(one['launch_step_s'])}<br>{format.signed(one['from_case'])} {_FROM}"
+            for one in records(group)
         ]
         marker = {"size": 7, "opacity": 0.9, "color": style.color, "symbol": style.symbol}
         more = {"customdata": group["case_id"].to_list(), "showlegend": False}

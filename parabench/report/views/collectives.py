@@ -102,11 +102,11 @@ def _trust(seen: SessionData, launches: pd.DataFrame, logged: bool) -> list[str]
 def _sizes(seen: SessionData) -> pd.DataFrame:
     """Return `bus_table` with `question`, such as 'all_reduce, 4 ranks'."""
     table = bus_table(measured(seen.numbers))
-    apart = [name for name in _APART if table.loc[table[name] != "none", name].nunique() > 1]
-    titles = [f"{op}, {format.count(n, 'rank')}" for op, n in zip(table["op"], table["world_size"], strict=True)]
-    for name in apart:
-        titles = [f"{title}, {name}={value}" for title, value in zip(titles, table[name], strict=True)]
-    return table.assign(question=titles)
+    question = table["op"] + ", " + table["world_size"].map(lambda n: format.count(n, "rank"))
+    for name in _APART:
+        if table.loc[table[name] != "none", name].nunique() > 1:
+            question += f", {name}=" + table[name].astype(str)
+    return table.assign(question=question)
 
 
 def bus_section(seen: SessionData) -> Section:

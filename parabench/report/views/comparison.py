@@ -174,12 +174,9 @@ def _cases_table(sides: Sequence[SessionData], answers: Sequence[Answer]) -> Tab
 
 
 def _missing(names: Sequence[str], answers: Sequence[Answer]) -> Table:
-    rows = [
-        {"label": label, "side": name, "why": why}
-        for name, answer in zip(names, answers, strict=True)
-        for label, why in machines.without_ratio(answer)
-    ]
-    columns = (_LABEL, Column("Session", "side"), Column("Why it has no ratio", "why"))
+    pairs = zip(names, answers, strict=True)
+    rows = [(label, name, why) for name, answer in pairs for label, why in machines.without_ratio(answer)]
+    columns = (Column("Configuration", 0), Column("Session", 1), Column("Why it has no ratio", 2))
     return table_of(f"{format.count(len(rows), 'configuration')} without a ratio", columns, rows, closed=False)
 
 

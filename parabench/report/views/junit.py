@@ -38,10 +38,8 @@ def render(of: Answer) -> str:
     more = {"skipped": skipped, "timestamp": candidate["started_utc"]}
     suite = _add(root, "testsuite", name=candidate["suite"], **counts, **more)
     properties = _add(suite, "properties")
-    values = {name: verdict[name] for name in ("verdict", "tolerance", "alpha")} | {
-        "upper": format.or_unknown(verdict["upper"])
-    }
-    values |= {"base": base["at"], "candidate": candidate["at"]}
+    values = {name: verdict[name] for name in ("verdict", "tolerance", "alpha")}
+    values |= {"upper": format.or_unknown(verdict["upper"]), "base": base["at"], "candidate": candidate["at"]}
     for each in records(of.tables["differences"]):
         values[f"differs: {each['name']}"] = f"{each['base']} in base, {each['candidate']} in candidate"
     for name, value in values.items():

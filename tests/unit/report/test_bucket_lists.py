@@ -10,8 +10,6 @@ from parabench.analysis.numbers import case_table, numbers
 from parabench.analysis.ranking.best import answered
 from parabench.analysis.session import select_session, session_data
 from parabench.plan.case import Case
-from parabench.report.cases import page_data
-from parabench.report.rerun import rerun_of
 from parabench.store.results import load
 
 LONG = tuple(float(cap) for cap in range(1, 10))
@@ -69,13 +67,3 @@ def test_best_says_it_by_the_axis(store):
     answer = json.loads(parabench("best", "--json", "-", store, "--by", "bucket_mib").stdout)
     places = {tuple(place["names"]) for place in answer["tables"]["by"] if place["axes"] == ["bucket_mib"]}
     assert {("1+4+25",), ("4",)} <= places
-
-
-def test_page_has_a_list_and_its_command(store, seen, tmp_path):
-    told = json.dumps(page_data(seen))
-    assert '"1+4+25"' in told
-    page = tmp_path / "page.html"
-    assert parabench("report", store, "-o", page).exit_code == 0
-    assert "A list such as 1+4 has the cap of each bucket" in page.read_text()
-    case = next(case for case in CASES if case.bucket_mib == LONG)
-    assert "--set bucket_mib=1+2+3+4+5+6+7+8+9 " in rerun_of(seen.session)(case)

@@ -42,16 +42,9 @@ def gpu_launch(repetition=0, **more):
 # -- words ---------------------------------------------------------------------------------------------------------
 
 
-def test_node_is_named_when_there_are_several():
-    assert nodes.device_text(3, 1, True) == "node 1, device 3"
-    assert nodes.device_text(3, 0, False) == "device 3"
+def test_consecutive_nodes_are_named_by_range():
+    assert [nodes.nodes_text(of) for of in ([17], [9, 3, 4, 5])] == ["node 17", "nodes 3-5, 9"]
     assert nodes.cluster_text(fake_nodes.environment(2, 8)) == "2 nodes x 8 ranks"
-    assert nodes.cluster_text(fake.ENVIRONMENT) == "1 node"
-    assert nodes.nodes_text([17]) == "node 17"
-    assert nodes.nodes_text([9, 3, 4, 5]) == "nodes 3-5, 9"
-    of = fake_nodes.spread(fake.launch(fake.case(world_size=4)))
-    assert [nodes.rank_text(rank, of.facts) for rank in (1, 2)] == ["rank 1 (node 0)", "rank 2 (node 1)"]
-    assert nodes.rank_text(2, {}) == "rank 2"
 
 
 # -- devices and hosts ---------------------------------------------------------------------------------------------
@@ -174,11 +167,6 @@ def test_captions_have_the_precision_of_clocks(tmp_path):
     page = render(stored(tmp_path, [late(1e-4)]))
     assert "All ranks share one clock; clocks of nodes agree within 0.100 ms." in section(page, "timeline")
     assert "Clocks: clocks of nodes agree within 0.100 ms." in section(page, "stragglers")
-    alone = late(1e-4)
-    del alone.facts["nodes"]
-    text = render(stored(tmp_path, [alone], fake.ENVIRONMENT))
-    assert "All ranks share one clock." in section(text, "timeline")
-    assert "node" not in section(text, "stragglers")
 
 
 def test_trace_separates_devices_of_nodes(tmp_path):

@@ -1,14 +1,11 @@
 import base64
 import hashlib
-import json
 
 import pytest
 
 import fake_results as fake
-from page_helpers import HOSTILE, Page, data, figures
-from parabench.errors import UsageError
-from parabench.report.build import render, write_report
-from parabench.report.page import script_json
+from page_helpers import Page, data, figures
+from parabench.report.build import render
 from parabench.store.record import Failure, Status
 
 
@@ -56,12 +53,6 @@ def test_page_policy_allows_only_its_scripts(rich):
     assert not [t for t in page.tags if t[1].get("src") or t[1].get("href", "#")[0] not in "#d"]
 
 
-def test_json_in_a_script_holds_no_character_that_html_acts_on():
-    text = script_json({"a": HOSTILE})
-    assert not set("<>&\u2028\u2029") & set(text)
-    assert json.loads(text) == {"a": HOSTILE}
-
-
 def text_of(tmp_path, launches, **more):
     return Page(render(fake.write(tmp_path / "r.db", launches, **more))).text
 
@@ -103,20 +94,3 @@ def test_several_works_each_have_their_answer_and_their_name(tmp_path):
     assert Page(page).text.count("Ranking") == 1
     assert list(figures(page))[:2] == ["ranking-0", "ranking-1"]
     assert [found["cases"]["global_batch"][i] for i in range(4)] == [8, 16, 8, 16]
-
-
-def test_the_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
-    results = fake.write(tmp_path / "r.db", [fake.launch(fake.case())])
-    out = tmp_path / "made" / "report.html"
-    assert write_report(results, out) == out
-    assert out.read_text(encoding="utf-8").endswith("</html>\n")
-    before = out.read_bytes()
-    monkeypatch.setattr(
-        "pathlib.Path.replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device"))
-    )
-    with pytest.raises(UsageError, match=r"report.html cannot be written: No space left on device"):
-        write_report(results, out)
-    assert out.read_bytes() == before
-    assert [p.name for p in out.parent.iterdir()] == ["report.html"]
-    with pytest.raises(UsageError, match="cannot be written"):
-        write_report(results, tmp_path / "r.db" / "x.html")

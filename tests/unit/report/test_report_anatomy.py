@@ -10,7 +10,6 @@ from fake_results import step
 from page_helpers import drawn, made
 from parabench.analysis.session import session_data
 from parabench.analysis.step.calls import alone_table, training_bandwidth
-from parabench.report.cases import case_columns
 from parabench.report.sections.calls import bandwidth_section, bucket_section
 from parabench.report.sections.step import nccl_section, parts_section, shares_section, straggler_section
 from parabench.report.sections.timeline import timeline_section
@@ -25,7 +24,6 @@ class Shown:
     def __init__(self, results):
         seen = session_data(results)
         self.cases = list(seen.cases["case_id"])
-        self.columns = case_columns(seen)
         self.sections = made(seen, *MAKERS)
 
     def text(self, name):
@@ -62,18 +60,9 @@ def ddp(tmp_path_factory):
 def test_anatomy_has_parts_and_overlapped_communication(ddp):
     assert len(ddp.sections["anatomy"].panels) == 1
     # FSDP is first: data takes 1 s, compute 7, exposed communication 1.5, idle 0.5. 3 s of the 4.5 s of calls overlap.
-    # DDP has medians over steps of 10 s and 11 s, so compute has half a second more.
-    for name, *seconds in (
-        ("instrumented_s", 10, 10.5), ("instrumented_data_s", 1, 1), ("compute_s", 7, 7.5), ("exposed_s", 1.5, 1.5),
-        ("idle_s", 0.5, 0.5), ("overlapped_s", 3, 3), ("exposed_share", 0.15, 1.5 / 10.5),
-        ("exposed_backward_s", 1.5, 1.5),
-    ):  # fmt: skip
-        assert ddp.columns[name].tolist() == pytest.approx(seconds), name
-    assert ddp.columns["instruments_ratio"].tolist() == pytest.approx([2.0, 1.26], abs=0.01)
-    message = ddp.text("anatomy")
-    assert (
+    assert ddp.sections["anatomy"].lead == (
         "fsdp native, 2 ranks: 15% of a step (1,500 ms) is exposed communication; 67% "
-        "of the communication is overlapped with compute." in message
+        "of the communication is overlapped with compute."
     )
     assert list(ddp.rows("anatomy")[0]) == [
         "fsdp native, 2 ranks", "15%", "1,500", "3,000", "7,000", "500", "1,000", "2.00",
@@ -137,9 +126,6 @@ def test_exposed_is_unknown_when_no_call_was_recorded(tmp_path):
         ("layer_split, 2 ranks", "unknown", "–"),
         ("local_only, 2 ranks (baseline, not ranked)", "0.0%", "0"),
     ]
-    assert found.columns["exposed_share"].isna().tolist() == [True, False]
-    assert found.columns["exposed_s"].fillna(-1).tolist() == [-1, 0]
-    assert found.columns["instrumented_s"].tolist() == [10, 10]
 
 
 def test_timeline_shows_the_median_step(tmp_path):

@@ -8,7 +8,6 @@ import page_helpers
 from fake_devices import device_samples, gpu_case, gpu_launches, host_samples, read
 from parabench.analysis.session import SessionData, session_data
 from parabench.analysis.step.device_time import device_table, unread
-from parabench.report.cases import case_columns
 from parabench.report.sections.devices import devices_section, memory_section, usage_section
 from parabench.report.spec import Section
 from parabench.store.record import MIB, NOT_SUPPORTED, DeviceSample, Status
@@ -86,11 +85,8 @@ def test_unread_devices_have_a_reason(tmp_path):
 
 def test_energy_of_a_step_and_of_a_token(tmp_path):
     known = seen(tmp_path, gpu_launches())
-    columns = case_columns(known)
-    # Two devices at 500 W for two seconds, in 20 steps of 512 tokens.
-    assert columns["joules_per_step"].tolist() == pytest.approx([100.0, 100.0])
-    assert columns["joules_per_token"].tolist() == pytest.approx([100 / 512] * 2)
     found = usage_section(known)
+    # Two devices at 500 W for two seconds, in 20 steps of 512 tokens.
     assert found.lead.endswith("Lowest energy: ddp native 1 MiB, 2 ranks: 100 J per step, 195 mJ per token.")
     (table,) = found.tables
     assert table.head[-2:] == ("J per step", "mJ per token")

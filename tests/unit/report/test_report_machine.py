@@ -13,7 +13,7 @@ from parabench.store.record import DeviceSample
 MODEL = {"parameters": 957184, "embedding_parameters": 131072, "layers": 4, "heads": 4, "head_dim": 32}
 
 
-def four_gpus(**more):
+def four_gpus():
     """A host of two sockets with two pairs of devices; one device does not tell whether it corrects errors."""
     second = {"cpus": "48-95", "numa_node": 1}
     refused = {"ecc": None, "reasons": {"ecc": "NVML: Insufficient Permissions"}}
@@ -22,8 +22,7 @@ def four_gpus(**more):
         "processor": {"sockets": 2, "physical_cores": 96, "logical_cores": 192, "reasons": {}},
         "numa": {
             "nodes": [
-                {"node": 0, "cpus": "0-47", "memory_bytes": 512 * 2**30},
-                {"node": 1, "cpus": "48-95", "memory_bytes": 512 * 2**30},
+                {"node": node, "cpus": cpus, "memory_bytes": 512 * 2**30} for node, cpus in enumerate(("0-47", "48-95"))
             ],
             "reasons": {},
         },
@@ -48,7 +47,7 @@ def four_gpus(**more):
         "container": {"kind": "docker", "cores": 64.0, "memory_bytes": None, "reasons": {"memory_bytes": "no limit"}},
         "git": {"commit": "3f2a90c1b5d7e8a4", "dirty": True, "reasons": {}},
         "unknown_versions": {"nccl": "no wheel", "cudnn": "no wheel"},
-    } | more  # fmt: skip
+    }
 
 
 def launches():
@@ -62,13 +61,9 @@ def launches():
             yield fake.launch(case, 0.02 / size, repetition=repetition, facts=facts, device_samples=samples)
 
 
-def page(tmp_path, environment, runs=None):
-    return render(fake.write(tmp_path / "r.db", launches() if runs is None else runs, environment=environment))
-
-
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
-    return page(tmp_path_factory.mktemp("four"), four_gpus())
+    return render(fake.write(tmp_path_factory.mktemp("four") / "r.db", launches(), environment=four_gpus()))
 
 
 def test_page_shows_the_machine_once(text):
@@ -111,10 +106,3 @@ def test_use_of_the_hardware_names_formula_peak_and_document(text):
     assert f"ddp native, 4 ranks 102,000 {per_s / 1e9:.0f} {mfu * 100:.3f}% 100 195" in message
     for named in ("torchtitan's formula", "990 TFLOP/s (NVIDIA H200 Tensor Core GPU datasheet (SXM))"):
         assert named in message
-
-
-def test_unknown_utilization_has_a_reason(tmp_path):
-    runs = [fake.launch(fake.case(), 0.01, facts={"model": MODEL})]
-    message = section(page(tmp_path, fake.ENVIRONMENT, runs), "usage")
-    assert "ddp native, 2 ranks 51,200 274 " in message
-    assert "MFU: unknown: it ran on CPU cores, whose peak is not published." in message

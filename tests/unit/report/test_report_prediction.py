@@ -67,12 +67,9 @@ def test_table_has_the_parts_of_a_step(found):
     assert low < float(more["Predicted"]) < high
 
 
-def test_reading_names_what_was_refused_once(found):
+def test_texts_name_the_fastest_of_the_most_ranks_and_refusals(found):
     assert "Not predicted: tp native, 4 ranks on 2 nodes; tp native, 8 ranks on 4 nodes; " in found.reading
     assert found.reading.count("was not measured") == 1
-
-
-def test_lead_names_the_fastest_of_the_most_ranks(found):
     assert found.lead.startswith("Measured up to 2 ranks. ddp native, 16 ranks on 8 nodes is expected to be the fast")
 
 

@@ -3,9 +3,7 @@
 import functools
 import math
 import re
-from dataclasses import replace
 
-import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
@@ -13,9 +11,7 @@ import fake_collectives
 import fake_results as fake
 from fake_results import OOM
 from page_helpers import section
-from parabench.analysis.compare.comparison import CASES as COLUMNS
 from parabench.analysis.compare.comparison import Outcome, compare_sessions
-from parabench.analysis.compare.gate import compare
 from parabench.analysis.compare.machines import answer
 from parabench.analysis.compare.sides import read_several
 from parabench.errors import UsageError
@@ -51,10 +47,8 @@ def sections(view):
 
 
 def test_sessions_of_a_known_truth(stores):
-    mean, outcomes, text = told(read(stores["old"], stores["new"]))
-    assert mean.ratio == pytest.approx(0.8, rel=0.01)
-    assert mean.low < 0.8 < mean.high
-    assert (mean.cases, outcomes) == (6, {Outcome.FASTER: 6})
+    _, outcomes, text = told(read(stores["old"], stores["new"]))
+    assert outcomes == {Outcome.FASTER: 6}
     assert re.match(
         r"new is faster overall: a step takes 0\.80 times as long on new as on old \(geometric mean of 6 "
         r"configurations; 95%: "
@@ -77,61 +71,6 @@ def test_difference_below_session_variation_is_unclear(stores, tmp_path):
     mean, *_ = told(read(*own))
     assert math.log(mean.high) == pytest.approx(1.95996 * 0.05 * math.sqrt(2), rel=1e-3)
     assert (mean.session_sd, mean.sessions) == (0.05, 0)
-
-
-def test_interleaved_sessions_are_compared_by_repetition(tmp_path):
-    """The variation between repetitions is a hundred times the noise, so only pairs of launches detect 4%."""
-    paths = []
-    for name, factor in (("a", 1.0), ("b", 1.04)):
-        launches = fake.sweep(
-            CASES[:3], lambda c, f=factor: 0.04 * f, noise=0.0005, drift=0.05, repetitions=5, seed=len(name)
-        )
-        fake.write(tmp_path / f"{name}.db", launches, label=name, interleaved={"run": "one", "side": name})
-        paths.append((tmp_path / f"{name}.db", None))
-    of = read(*paths)
-    mean, outcomes, _ = told(of)
-    assert of.paired
-    assert 1.03 < mean.low < mean.high < 1.05
-    assert outcomes == {Outcome.SLOWER: 3}
-    assert answer(of).warnings == ()
-    sides = (replace(side, session=replace(side.session, interleaved={})) for side in (of.base, of.candidate))
-    mean, *_ = told(compare_sessions(*sides))
-    assert mean.low < 1 < mean.high  # the same launches, not as pairs
-
-
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("factor", [0.7, 1.03, 1.5])
-def test_report_and_gate_agree_about_each_configuration(tmp_path, factor, tied):
-    """Also if a configuration broke, fails sometimes, was fixed, or has one launch."""
-    broke, flaky, mended, single = (fake.case(strategy=name) for name in ("fsdp", "tp", "zero1", "zero2"))
-    paths = []
-    for side, scale in (("a", 1.0), ("b", factor)):
-        ends = {broke: "a", flaky: "ab", mended: "b"}
-        own = fake.sweep(CASES, lambda c, f=scale: f * 0.08 / c.world_size, noise=0.004, repetitions=6, seed=ord(side))
-        for case, well in ends.items():
-            own += [
-                fake.launch(case, 0.04, repetition=repetition)
-                if side in well and (repetition, case, side) != (5, flaky, "b")
-                else fake.launch(case, repetition=repetition, **OOM)
-                for repetition in range(6)
-            ]
-        own.append(fake.launch(single, 0.04 * scale))
-        more = {"interleaved": {"run": "one", "side": side}} if tied else {}
-        fake.write(tmp_path / f"{side}.db", own, label=side, **more)
-        paths.append((tmp_path / f"{side}.db", None))
-    of = read(*paths)
-    gate = compare(*(replace(side, role=role) for side, role in ((of.base, "base"), (of.candidate, "candidate"))))
-    cases = gate.tables["cases"]
-    pd.testing.assert_frame_equal(
-        *(
-            each[[*COLUMNS]].sort_values("case_id", ignore_index=True)
-            for each in (answer(of).tables["step_times"], cases)
-        )
-    )
-    outcomes = set(cases["outcome"])
-    assert {Outcome.BROKE, Outcome.FIXED, Outcome.NOT_JUDGED} <= outcomes
-    if tied or factor in (0.7, 1.5):
-        assert {0.7: Outcome.FASTER, 1.03: Outcome.BROKE, 1.5: Outcome.SLOWER}[factor] in outcomes
 
 
 def test_comparison_error_is_one_line(stores, tmp_path):
@@ -188,21 +127,12 @@ def test_configurations_without_a_ratio_have_a_reason(stores, tmp_path):
     assert len(missing.rows) == 4
 
 
-@pytest.mark.parametrize("which", ["alone", "empty", "dead", "nothing"])
-def test_sessions_without_ratios_have_a_sentence(stores, tmp_path, which):
-    empty = write(tmp_path, "empty", cases=[])
-    pair = {
-        "alone": (stores["old"], write(tmp_path, "alone", cases=[fake.case(strategy="fsdp")])),
-        "empty": (stores["old"], empty),
-        "dead": (stores["old"], dead_store(tmp_path)),
-        "nothing": (empty, write(tmp_path, "nothing", cases=[])),
-    }[which]
-    view = view_of(*pair)
-    expected = f"No ranked configuration succeeded both on old and on {which}, so nothing can be compared."
-    if which == "nothing":
-        expected = "Nothing can be compared, because the sessions have no launches."
-    assert view.answer.sentences[0] == expected
-    assert expected in view.html()
+def test_sessions_without_ratios_have_a_sentence(stores, tmp_path):
+    empty, nothing = (write(tmp_path, name, cases=[]) for name in ("empty", "nothing"))
+    view = view_of(stores["old"], dead_store(tmp_path))
+    assert "No ranked configuration succeeded both on old and on dead, so nothing can be compared." in view.html()
+    sentences = view_of(empty, nothing).answer.sentences
+    assert sentences[0] == "Nothing can be compared, because the sessions have no launches."
 
 
 # ---- figures
@@ -236,13 +166,6 @@ def test_ratios_are_ordered_and_filled_when_they_differ(tmp_path):
     assert trace["marker"]["symbol"] == ["square", "square-open", "square"]
     assert all(end > 0 for name in ("array", "arrayminus") for end in trace["error_x"][name])
     assert trace["hovertext"][0].startswith(f"<b>{faster.label}</b><br>other: 0.70 times (95%: ")
-
-
-def test_ratio_of_one_launch_has_no_interval(tmp_path):
-    stores = [write(tmp_path, name, cases=[], launches=[fake.launch(CASES[0])]) for name in ("one", "two")]
-    (trace,), _ = ratio_traces(view_of(*stores))
-    assert (trace["error_x"]["array"], trace["error_x"]["arrayminus"]) == ([0], [0])
-    assert trace["hovertext"][0].endswith("(no interval: it needs two launches per variant)")
 
 
 def test_ratios_of_four_sessions_are_next_to_each_other(stores):

@@ -9,7 +9,6 @@ import fake_nodes
 import fake_results as fake
 from page_helpers import drawn
 from parabench.analysis.session import session_data
-from parabench.report.build import render
 from parabench.report.cases import case_details, page_data
 from parabench.report.sections.environment import links_section, spread_section
 from parabench.store.record import MIB, Finding
@@ -92,8 +91,3 @@ def test_section_has_tiers_and_links_with_the_slowest_first(tmp_path):
     assert links.rows[0] == ("rank 0", "rank 2", "across nodes", "60", "0.50")
     assert links.rows[2] == ("rank 3", "rank 2", "in a node", "20", "2.0")
     assert len(links.rows) == 6
-
-
-def test_page_has_links_after_the_machine(tmp_path):
-    text = render(measured(tmp_path / "a.db", fake_links.rows(2, 2)))
-    assert text.index('<section id="machine">') < text.index('<section id="links">') < text.index('id="environment"')

@@ -53,23 +53,6 @@ def test_page_script_parses(tmp_path):
     assert done.stderr == ""
 
 
-def test_bundle_puts_each_module_once_before_its_importers():
-    script = bundle(
-        {
-            "start.js": 'import { a } from "./one.js";\nimport {\n  b,\n} from "./two.js";\na(b);',
-            "one.js": "export const a = (n) => n;\nconst own = 1;",
-            "two.js": 'import { a } from "./one.js";\nexport const b = a(1);',
-        }.__getitem__
-    )
-    parts = [script.index(f'modules["{name}.js"] = ') for name in ("one", "two", "start")]
-    assert parts == sorted(parts)
-    assert script.count('modules["one.js"] = ') == 1
-    assert 'const { a } = modules["one.js"];\nconst { b } = modules["two.js"];\na(b);' in script
-    assert "const own = 1;\nreturn { a };" in script
-    assert "import" not in script
-    assert "export" not in script
-
-
 def test_answer_page_escapes_text_and_marks_commands():
     section = Section(
         "s", "S", "Run `a`.", lead="Run `<b>`.", reading="Run `c`.", tables=(Table("T", ("n",), [("1",)]),)

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-import fake_collectives
 import fake_results as fake
 from command_line import parabench
 from parabench.store.record import DeviceSample, HostSample, Launch
@@ -106,12 +105,6 @@ def test_trace_launch_and_step_can_be_chosen(store, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--trace", "single"], "has no instrumented steps in this session; run it with --instrumented 1 or more"),
-        (
-            ["--trace", "ddp", "--launch", "9"],
-            "launch 9 has no instrumented step of ddp native, 2 ranks; use one of 1, 2",
-        ),
-        (["--trace", "ddp", "--step", "2"], "step 2 of launch 2 is not instrumented; use one of 25, 26, 27"),
         (["--trace", "ddp", "-o", "results.db"], "results.db is a database, not a trace; give another file with -o"),
         (["--trace", "ddp", "-o", "results.db/t.json"], "results.db/t.json cannot be written: "),
         (["--trace", "ddp", "-o", "."], "cannot be written: Is a directory; give another file with -o"),
@@ -122,11 +115,3 @@ def test_trace_error_is_one_line(store, tmp_path, monkeypatch, arguments, text):
     done = parabench("export", *arguments, "results.db")
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
     assert text in done.stderr
-
-
-def test_trace_of_collectives_is_a_usage_error(tmp_path):
-    case = fake_collectives.case()
-    store = fake_collectives.write(tmp_path / "results.db", [fake_collectives.launch(case, lambda size: 1e-3)]).path
-    done = parabench("export", "--trace", case.label, store)
-    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
-    assert "measured collectives, not training" in done.stderr
