@@ -42,29 +42,15 @@ ORDER = (
 TABLES = {"collectives", "collectives.nccl", "data", "models", "strategies"}
 # The definitions of a measurement, which most packages use. The rest of `plan` makes lists of launches from them.
 CASES = {
-    "plan.case",
-    "plan.collective_case",
-    "plan.collective_protocol",
-    "plan.fields",
-    "plan.links",
-    "plan.protocol",
-    "plan.schedule",
-    "workloads",
-}
+    "plan.case", "plan.collective_case", "plan.collective_protocol", "plan.fields", "plan.links", "plan.protocol",
+    "plan.schedule", "workloads",
+}  # fmt: skip
 APART = {word for layer in ORDER for word in layer.split() if "." in word}
 
 # Measuring and reading packages do not import each other. Only `session` and packages below it in ORDER import both.
 MEASURING = {
-    "strategies",
-    "strategies.base",
-    "models",
-    "collectives",
-    "data",
-    "probes",
-    "launch",
-    "workloads",
-    "cluster",
-}
+    "strategies", "strategies.base", "models", "collectives", "data", "probes", "launch", "workloads", "cluster",
+}  # fmt: skip
 READING = {"analysis", "report", "serve", "exporters", "notebook"}
 
 
@@ -141,21 +127,11 @@ def test_reading_commands_import_neither_torch_nor_plotly() -> None:
 
 
 def test_reading_modules_import_neither_torch_nor_plotly() -> None:
+    # A variant of `ab` (ab.agent) identifies itself, and refuses others, before it imports torch.
     modules = (
-        "analysis.ranking.best",
-        "report.build",
-        "serve",
-        "report.trace",
-        "imports.into_store",
-        "report.views.recorded",
-        "analysis.compare.gate",
-        "store.store",
-        "notebook",
-        "session.session",
-        "session.dry_run",
-        # A variant of `ab` identifies itself, and refuses others, before it imports torch.
-        "ab.agent",
-    )
+        "analysis.ranking.best", "report.build", "serve", "report.trace", "imports.into_store", "report.views.recorded",
+        "analysis.compare.gate", "store.store", "notebook", "session.session", "session.dry_run", "ab.agent",
+    )  # fmt: skip
     code = (
         "import importlib, sys\n"
         f"for module in {modules}:\n"

@@ -1,5 +1,6 @@
 """Licenses of the dependencies, and reproducible wheels."""
 
+import subprocess
 import tomllib
 
 import pytest
@@ -25,8 +26,6 @@ def test_license_of_each_needed_package_is_allowed():
 
 @pytest.mark.slow  # builds two wheels
 def test_two_checkouts_of_a_commit_build_the_same_wheel():
-    import subprocess
-
     done = subprocess.run([ROOT / ".ci/reproducible"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "two checkouts give the same bytes" in done.stdout

@@ -3,6 +3,7 @@
 import gc
 import threading
 import weakref
+from functools import partial
 from typing import Any
 
 import pytest
@@ -81,21 +82,15 @@ def test_jobs_of_a_group_run_in_order_on_any_stream(device: Device, favoured: in
     assert device.drain([device.streams[favoured]]) == ["1", "2", "3", "4", "5"]
 
 
-def held(device: Device, queue: StreamQueue, alive: list[bool]) -> tuple[Any, Any]:
-    """Return the work of a job on an input without other references, and the input. Its kernel checks the input."""
-    tensor = Tensor()
+def test_inputs_live_until_kernels_end_without_a_wait(device: Device) -> None:
+    queue, alive, tensor = StreamQueue(), list[bool](), Tensor()
     there = weakref.ref(tensor)
 
-    def job(tensor: Tensor = tensor) -> None:
+    def job(tensor: Tensor) -> None:
         device.kernel("job", lambda: alive.append(there() is not None))
 
-    return queue.run(job, outcome(), "ring reduce_scatter"), there
-
-
-def test_inputs_live_until_kernels_end_without_a_wait(device: Device) -> None:
-    queue, alive = StreamQueue(), []
-    work, there = held(device, queue, alive)
-    del work
+    queue.run(partial(job, tensor), outcome(), "ring reduce_scatter")
+    del tensor
     queue.run(lambda: device.kernel("next"), outcome(), "ring")
     gc.collect()
     device.drain()

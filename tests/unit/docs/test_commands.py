@@ -44,16 +44,11 @@ def test_every_command_of_the_documents_is_understood() -> None:
     assert [(page, arguments, why) for page, arguments in shown if (why := understood(arguments))] == []
 
 
-def examples(command: str) -> list[str]:
-    """Return the examples of a command's help; a group has the examples of all its commands."""
-    found = command_of(command) if command else main
-    assert isinstance(found, Command), f"parabench {command} needs examples: cls=Command, examples={{...}}"
-    return list(found.examples.values())
-
-
 @pytest.mark.parametrize("command", ["", *COMMANDS])
 def test_every_help_ends_with_examples_that_are_understood(command: str) -> None:
-    shown = examples(command)
+    found = command_of(command) if command else main
+    assert isinstance(found, Command), f"parabench {command} needs examples: cls=Command, examples={{...}}"
+    shown = list(found.examples.values())
     assert 2 <= len(shown) <= 4
     said = parabench(*command.split(), "--help").stdout
     assert [line.strip() for line in said.partition("\nExamples:\n")[2].splitlines()[1::2]] == shown

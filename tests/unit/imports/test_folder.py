@@ -10,6 +10,8 @@ import pytest
 import recordings
 from command_line import parabench
 from page_helpers import Page
+from parabench.analysis.session import session_data
+from parabench.analysis.step import recorded
 from parabench.imports import read_folder
 from parabench.store.results import load
 from recordings import INSPECTED, dump, entry, of_gpu
@@ -26,14 +28,6 @@ def folder(tmp_path: Path) -> Path:
         inspector__log=f"{json.dumps(INSPECTED)}\n{json.dumps(INSPECTED)}",
         notes__txt="nothing",
     )
-
-
-def refusal(folder: Path, page: Path) -> str:
-    done = parabench("report", "--from", folder, "-o", page)
-    assert (done.exit_code, len(done.stderr.strip().splitlines())) == (2, 1), done.output
-    assert not page.exists()
-    assert not page.with_suffix(".db").exists()
-    return done.stderr
 
 
 def test_page_shows_known_values(folder: Path, tmp_path: Path) -> None:
@@ -58,9 +52,6 @@ def test_page_shows_known_values(folder: Path, tmp_path: Path) -> None:
 
 
 def test_bandwidth_uses_the_time_of_the_last_rank(folder: Path, tmp_path: Path) -> None:
-    from parabench.analysis.session import session_data
-    from parabench.analysis.step import recorded
-
     parabench("report", "--from", folder, "-o", tmp_path / "page.html")
     seen = session_data(load(tmp_path / "page.db"))
     (row,) = recorded.call_kinds(seen).to_dict("records")
@@ -99,7 +90,11 @@ def test_commands_refuse_a_session_of_recordings(folder: Path, tmp_path: Path) -
     ],
 )
 def test_wrong_folder_is_refused_in_one_line(tmp_path: Path, files: dict[str, object], why: str) -> None:
-    assert why in refusal(recordings.write(tmp_path / "made", **files), tmp_path / "page.html")
+    made = recordings.write(tmp_path / "made", **files)
+    done = parabench("report", "--from", made, "-o", tmp_path / "page.html")
+    assert (done.exit_code, len(done.stderr.strip().splitlines())) == (2, 1), done.output
+    assert why in done.stderr
+    assert [*tmp_path.iterdir()] == [made]
 
 
 def test_trace_events_are_dropped_while_the_file_is_parsed(tmp_path: Path) -> None:

@@ -159,16 +159,12 @@ def test_logs_that_cannot_be_used_are_refused(tmp_path: Path, files: dict[str, A
 # -- logs that parabench writes ---------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def own_session(tmp_path: Path) -> Any:
+def test_own_output_is_read_as_logs(tmp_path: Path) -> None:
     pairs = itertools.product(("all_reduce", "all_gather"), ("ring", "native"))
     cases = [fake.case(op, algorithm=name, world_size=4) for op, name in pairs]
     launches = fake.sweep(cases, lambda case, size: call_us(size) / 1e6, repetitions=2, protocol=fake.THROUGHPUT)
     results = fake.write(tmp_path / "own.db", launches, protocol=fake.THROUGHPUT)
-    return results, select_session(results)
-
-
-def test_own_output_is_read_as_logs(tmp_path: Path, own_session: Any) -> None:
+    own_session = results, select_session(results)
     own = bus_table(measured(numbers(*own_session))).set_index(["op", "algorithm", "bytes", "in_place"])["busbw"]
     files = {"own__txt": "\n".join(table_lines(*own_session)), "own__json": json.dumps(results_json(*own_session))}
     results = stored(tmp_path, **files)

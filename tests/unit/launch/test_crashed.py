@@ -25,18 +25,6 @@ def tail_of(tmp_path: Path, text: str) -> str:
     return log_tail(tmp_path, 1)
 
 
-def crash_with(tail: str, signal: str) -> str:
-    node = NodeResult(
-        node=0, host="h", first_rank=0, began_s=0.0, outcome=ProcessOutcome(ok=False, rank=1, signal=signal),
-        reports=[RankReport(rank=rank, reported=False) for rank in range(2)], marks=[np.full((1, 1), np.nan)] * 2,
-        tails=["", tail],
-    )  # fmt: skip
-    status, failure = diagnose([node], str, 20.0)
-    assert status is Status.CRASHED
-    assert failure is not None
-    return failure.message
-
-
 def test_log_tail_keeps_the_reason_before_long_stacks(tmp_path):
     stacks = "".join(f'  File "x.py", line {number} in f\n' for number in range(100))
     tail = tail_of(tmp_path, 50 * "early\n" + f"{TERMINATE}\nFatal Python error: Aborted\n\n{stacks}").splitlines()
@@ -61,4 +49,11 @@ def test_log_tail_is_the_last_lines_without_a_fatal_error(tmp_path, lines):
     ],
 )
 def test_crash_message_has_the_reason_of_an_abort(tail, message):
-    assert crash_with(tail, message.partition(":")[0]) == f"ended by {message}"
+    signal = message.partition(":")[0]
+    node = NodeResult(
+        node=0, host="h", first_rank=0, began_s=0.0, outcome=ProcessOutcome(ok=False, rank=1, signal=signal),
+        reports=[RankReport(rank=rank, reported=False) for rank in range(2)], marks=[np.full((1, 1), np.nan)] * 2,
+        tails=["", tail],
+    )  # fmt: skip
+    status, failure = diagnose([node], str, 20.0)
+    assert (status, failure.message) == (Status.CRASHED, f"ended by {message}")

@@ -49,7 +49,7 @@ def torch_sees(monkeypatch, tmp_path):
     return install
 
 
-def test_amd_devices_are_used_without_nvml(torch_sees):
+def test_amd_devices_are_used_and_recorded_without_nvml(torch_sees):
     torch_sees(MI300X, MI300X | {"index": 1, "address": "00000000:15:00.0"}, hip="7.0")
     here = machine.this_machine()
     assert here.gpus[0] == Gpu(**MI300X)
@@ -57,13 +57,9 @@ def test_amd_devices_are_used_without_nvml(torch_sees):
     assert here.room["cuda"] == 192 * GIB
     assert resolve_device("auto", "auto", here) == {"device": "cuda", "backend": "nccl"}
     assert exceeds_machine(Case(strategy="ddp", device="cuda", backend="nccl", world_size=2), here) is None
-
-
-def test_amd_devices_are_recorded_with_unknowns(torch_sees):
-    torch_sees(MI300X, hip="7.0")
-    seen = machine.environment(machine.this_machine())
-    known = {name: MI300X[name] for name in ("name", "memory_bytes", "index", "architecture", "multiprocessors")}
-    assert seen["gpus"] == [known]  # the address is not recorded
+    seen = machine.environment(here)
+    known = {name: value for name, value in MI300X.items() if name != "address"}
+    assert seen["gpus"] == [known, known | {"index": 1}]
     assert seen["nvml"] == {"available": False, "reason": OF_AMD}
     assert seen["driver"] == {"version": None, "cuda": None, "reasons": {"all": OF_AMD}}
     assert seen["versions"]["hip"] == "7.0"

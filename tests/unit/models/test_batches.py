@@ -8,15 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from parabench.models.batches import (
-    call,
-    inputs_of,
-    is_pair,
-    map_inputs,
-    rows_of,
-    split,
-    targets_of,
-)
+from parabench.models.batches import call, inputs_of, is_pair, map_inputs, rows_of, split, targets_of
 
 FOUR = torch.arange(8.0).view(4, 2)
 LABELS = torch.arange(4)

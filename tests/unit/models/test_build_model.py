@@ -1,7 +1,5 @@
 """Custom models: reproducible in each process, and changed for the case."""
 
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +9,11 @@ from torch import Tensor, nn
 
 import zoo
 from parabench import Model
-from parabench.errors import UsageError
 from parabench.machine.machine import Machine
 from parabench.models import BATCH_NORM, DROPOUT
-from parabench.models.base import ignores_labels, loss_of, suspects_of
+from parabench.models.base import loss_of, suspects_of
 from parabench.models.factory import build_model
-from parabench.models.options import apply_options, set_arithmetic
+from parabench.models.options import set_arithmetic
 from parabench.plan.case import Case
 from parabench.plan.validate import missing_requirement
 
@@ -37,26 +34,11 @@ def test_build_model_draws_the_same_numbers_again(name: str) -> None:
     assert weights(build_model(case, seed=4)) != first
 
 
-@pytest.fixture
-def drawing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A module that draws numbers when it is imported."""
-    lines = ["import torch", "from zoo import plain", "NOISE = torch.randn(5)", "def factory(): return plain()"]
-    (tmp_path / "drawing.py").write_text("\n".join(lines))
+def test_build_model_seeds_after_the_module_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "drawing.py").write_text("import torch\nfrom zoo import plain\nNOISE = torch.randn(5)\n")
     monkeypatch.syspath_prepend(tmp_path)
-    yield
-    sys.modules.pop("drawing", None)
-
-
-def test_build_model_seeds_after_the_module_is_imported(drawing: None) -> None:
-    first, second = (weights(build_model(case_of("drawing:factory"), seed=0)) for _ in range(2))
+    first, second = (weights(build_model(case_of("drawing:plain"), seed=0)) for _ in range(2))
     assert first == second
-
-
-def test_build_model_rejects_a_repeated_module() -> None:
-    zoo.singleton.cache_clear()
-    build_model(case_of("zoo:singleton"))
-    with pytest.raises(UsageError, match="returns a module that it returned before; make a new one in each call"):
-        build_model(case_of("zoo:singleton"))
 
 
 def test_bfloat16_keeps_complex_and_integer_buffers() -> None:
@@ -66,17 +48,6 @@ def test_bfloat16_keeps_complex_and_integer_buffers() -> None:
     kinds = {name: each.dtype for name, each in model.module.named_buffers()}
     assert kinds == {"1.turns": torch.complex64, "counts": torch.int64}
     assert {each.dtype for each in model.module.parameters()} == {torch.bfloat16}
-
-
-def test_repeated_block_is_checkpointed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[nn.Module] = []
-    monkeypatch.setattr(
-        "parabench.models.options.checkpoint", lambda forward, x, **options: calls.append(forward) or forward(x)
-    )
-    model = zoo.reused()
-    apply_options(model, case_of("zoo:reused", activation_checkpointing=True))
-    model.module(torch.zeros(2, zoo.WIDTH))
-    assert len(calls) == 6
 
 
 # -- forward and loss -----------------------------------------------------------------------------------------------
@@ -117,14 +88,6 @@ def test_loss_gets_targets_of_a_pair_or_the_whole_batch() -> None:
 )
 def test_suspects_of_finds_dropout_and_batch_norm(module: nn.Module, expected: list[str]) -> None:
     assert suspects_of(module) == expected
-
-
-def test_ignores_labels_reads_only_targets() -> None:
-    ignored, kept = torch.tensor([1, -100]), torch.tensor([1, 2])
-    assert ignores_labels((kept, ignored))
-    assert ignores_labels({"x": kept, "labels": ignored})
-    assert not ignores_labels((ignored, kept))
-    assert not ignores_labels((kept, torch.tensor([-100.0])))
 
 
 # -- strategies that take their own steps ---------------------------------------------------------------------------

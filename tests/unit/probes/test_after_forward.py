@@ -1,5 +1,6 @@
 """Callbacks after the forward of a module."""
 
+import pytest
 import torch
 from torch import nn
 
@@ -18,23 +19,18 @@ class Own(nn.Module):
         return found
 
 
-def test_after_forward_reports_each_forward_in_the_block() -> None:
-    model, calls = nn.Linear(1, 1), list[int]()
-    with after_forward(model, lambda: calls.append(1)):
-        model(torch.ones(1, 1))
-    model(torch.ones(1, 1))
-    assert calls == [1]
-
-
-def test_after_forward_works_when_compiled_in_place() -> None:
+@pytest.mark.parametrize("compiled", [False, True])
+def test_after_forward_reports_each_forward_in_the_block(compiled: bool) -> None:
     model, calls = Own(), list[int]()
-    model.compile(backend="eager", fullgraph=True)
-    compiled = model._compiled_call_impl
+    if compiled:
+        model.compile(backend="eager", fullgraph=True)
+    before = model._compiled_call_impl
     with after_forward(model, lambda: calls.append(1)):
         assert not model._forward_hooks
         model(torch.ones(1, 1))
+    model(torch.ones(1, 1))
     assert calls == [1]
-    assert model._compiled_call_impl is compiled
+    assert model._compiled_call_impl is before
 
 
 def test_after_forward_does_not_break_graphs() -> None:

@@ -1,9 +1,9 @@
 """The sampler of devices on a simulated clock: values, faults, processes, and the used devices."""
 
 import os
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pynvml
@@ -32,10 +32,6 @@ def no_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
 
 
-def using(size: int) -> Callable[[], list[nvml.Used]]:
-    return partial(nvml.used_devices, size)
-
-
 def ran(clock: Clock, source: Devices, *others: Any) -> Sampler:
     sampler = Sampler(clock.began_s, [source, *others], clock=clock, stop=clock)
     sampler.run()
@@ -49,8 +45,8 @@ def sampled(
     end_s: float = 0.5,
     size: int = 0,
     ours: int | None = None,
-) -> tuple[list[DeviceSample], dict[str, Any], FakeNvml]:
-    """Return the readings at 0, 0.1, ... until `end_s`, the sampler's facts, and the fake NVML.
+) -> tuple[list[DeviceSample], dict[str, Any]]:
+    """Return the readings at 0, 0.1, ... until `end_s`, and the sampler's facts.
 
     Ranks of the process `ours` are not foreign.
     """
@@ -59,11 +55,11 @@ def sampled(
     for rank, pid in RANKS.items():
         (folder / f"pid{rank}").write_text(str(pid))
 
-    pids = RankPids(folder, range(2))
-    source = Devices(clock.began_s, pids, using(size or len(devices)), ours=ours, clock=clock, sleep=clock.sleep)
+    pids, used = RankPids(folder, range(2)), partial(nvml.used_devices, size or len(devices))
+    source = Devices(clock.began_s, pids, used, ours=ours, clock=clock, sleep=clock.sleep)
     facts = ran(clock, source).facts()
     assert fake.begun == 0
-    return source.samples, facts, fake
+    return source.samples, facts
 
 
 def of(samples: list[DeviceSample], metric: str, device: int = 0, rank: int | None = None) -> list[DeviceSample]:
@@ -76,7 +72,7 @@ def values(samples: list[DeviceSample], metric: str, device: int = 0, rank: int 
 
 def test_readings_are_periodic_and_in_si_units(monkeypatch, tmp_path):
     device = Device(computing=[(501, GIB)])
-    samples, facts, _ = sampled(monkeypatch, tmp_path, device, Device(uuid="GPU-1", power_w=100.0))
+    samples, facts = sampled(monkeypatch, tmp_path, device, Device(uuid="GPU-1", power_w=100.0))
     expected = {
         "used_bytes": 2.0 * GIB, "power_w": 400.0, "sm_clock_hz": 1.98e9, "memory_clock_hz": 3.201e9,
         "clock_event_reasons": 0.0, "gpu_utilization": 0.98, "memory_utilization": 0.4, "temperature_c": 61.0,
@@ -102,7 +98,7 @@ def test_readings_are_periodic_and_in_si_units(monkeypatch, tmp_path):
 
 def test_unsupported_readings_are_tried_once(monkeypatch, tmp_path):
     device = Device(faults={"TotalEccErrors": pynvml.NVML_ERROR_NOT_SUPPORTED, "Temperature": 4})
-    samples, _, _ = sampled(monkeypatch, tmp_path, device)
+    samples, _ = sampled(monkeypatch, tmp_path, device)
     assert [(s.value, s.reason) for s in of(samples, "ecc_corrected")] == [(None, NOT_SUPPORTED)]
     assert [(s.value, s.reason) for s in of(samples, "temperature_c")] == [(None, "no permission")]
     assert (device.asked.count("TotalEccErrors"), device.asked.count("Temperature")) == (1, 1)
@@ -111,7 +107,7 @@ def test_unsupported_readings_are_tried_once(monkeypatch, tmp_path):
 
 def test_lost_device_is_null_until_it_is_back(monkeypatch, tmp_path):
     lost = Device(lost_from_s=0.2, back_from_s=0.6)
-    samples, facts, _ = sampled(monkeypatch, tmp_path, lost, Device(uuid="GPU-1"), end_s=0.9)
+    samples, facts = sampled(monkeypatch, tmp_path, lost, Device(uuid="GPU-1"), end_s=0.9)
     power = of(samples, "power_w")
     assert [(round(s.t_s, 3), s.value, s.reason) for s in power] == [
         (0.0, 400.0, None), (0.1, 400.0, None), (0.2, None, LOST), (0.6, 400.0, None), (0.7, 400.0, None),
@@ -127,7 +123,7 @@ def test_lost_device_is_null_until_it_is_back(monkeypatch, tmp_path):
 def test_pcie_5_rate_is_read_in_pairs_once_a_second(monkeypatch, tmp_path):
     """60 GB/s overflow 32 bits in 72 ms. The other readings are still made ten times a second."""
     device = Device(pcie_link=(5, 16), pcie_bytes_per_s=(1e9, 60e9))
-    samples, facts, _ = sampled(monkeypatch, tmp_path, device, Device(uuid="GPU-1"), end_s=2.1)
+    samples, facts = sampled(monkeypatch, tmp_path, device, Device(uuid="GPU-1"), end_s=2.1)
     rates = of(samples, "pcie_rx_bytes_per_s")
     assert [s.value for s in rates] == pytest.approx([60e9] * 3)
     assert [s.t_s for s in rates] == pytest.approx([PAIR_S, 1 + PAIR_S, 2 + PAIR_S])
@@ -143,7 +139,7 @@ def test_processes_are_counted_once(monkeypatch, tmp_path):
         drawing=[(501, 3 * GIB), (777, GIB), (778, GIB // 2)],
     )
     other = Device(uuid="GPU-1", computing=[(502, 5 * GIB), (os.getpid(), GIB)])
-    samples, _, _ = sampled(monkeypatch, tmp_path, device, other, end_s=1.1)
+    samples, _ = sampled(monkeypatch, tmp_path, device, other, end_s=1.1)
     assert values(samples, "used_bytes", 0, rank=0) == [3.0 * GIB] * 2  # once a second
     assert values(samples, "used_bytes", 1, rank=1) == [5.0 * GIB] * 2
     assert values(samples, "used_bytes", 0, rank=1) == []
@@ -167,7 +163,7 @@ def test_mps_server_and_monitors_are_not_foreign(monkeypatch, tmp_path):
         (tmp_path / str(pid) / "comm").write_text(f"{name}\n")
     monkeypatch.setattr("parabench.probes.devices.PROC", tmp_path)
     device = Device(computing=[(501, GIB), *((pid, GIB) for pid in (777, 778, 779))])
-    samples, _, _ = sampled(monkeypatch, tmp_path, device, Device(uuid="GPU-1", computing=[(502, GIB)]))
+    samples, _ = sampled(monkeypatch, tmp_path, device, Device(uuid="GPU-1", computing=[(502, GIB)]))
     assert (values(samples, "foreign_processes"), values(samples, "foreign_bytes")) == ([1.0], [1.0 * GIB])
     assert (values(samples, "mps_servers"), values(samples, "mps_servers", 1)) == ([1.0], [0.0])
 
@@ -184,7 +180,7 @@ def test_sampler_reads_the_used_devices(monkeypatch, tmp_path, visible, size, us
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     devices = [Device(uuid=f"GPU-{name}7") for name in "abc"]
-    samples, facts, _ = sampled(monkeypatch, tmp_path, *devices, size=size, end_s=0.1)
+    samples, facts = sampled(monkeypatch, tmp_path, *devices, size=size, end_s=0.1)
     assert sorted({s.device for s in samples}) == used
     assert facts["unread"] == {}
 
@@ -192,11 +188,11 @@ def test_sampler_reads_the_used_devices(monkeypatch, tmp_path, visible, size, us
 def test_other_sources_are_read_without_nvml(monkeypatch, tmp_path):
     fake_nvml.absent(monkeypatch)
     clock = Clock(0.3)
-    ticks = []
-    other = fake_nvml.SimpleNamespace(
+    ticks: list[float] = []
+    other = SimpleNamespace(
         name="other", start=lambda: None, tick=lambda: ticks.append(clock.passed_s), stop=lambda: None
     )
-    source = Devices(clock.began_s, RankPids(tmp_path, range(1)), using(1), clock=clock)
+    source = Devices(clock.began_s, RankPids(tmp_path, range(1)), partial(nvml.used_devices, 1), clock=clock)
     facts = ran(clock, source, other).facts()
     assert source.samples == []
     assert "NVML Shared Library Not Found" in facts["unread"]["nvml"]

@@ -23,19 +23,15 @@ Times = namedtuple("Times", "user nice system irq softirq idle iowait steal")
 class FakeHost:
     """A host of four cores. Rank 0 (501), its worker (502) and another process use shares of a core each."""
 
-    def __init__(self, clock: Clock, others: float) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, clock: Clock, others: float) -> None:
         self.clock = clock
         self.loads = {os.getpid(): 0.0, 501: 1.0, 502: 0.5}
         self.others = others
         self.ended: set[int] = set()
-        self.stopped = False
         self.resident = 100.0
-
-    def install(self, monkeypatch: pytest.MonkeyPatch) -> FakeHost:
         monkeypatch.setattr(sampler.psutil, "Process", self.process)
         monkeypatch.setattr(sampler.psutil, "cpu_times", self.cpu_times)
         monkeypatch.setattr(sampler, "descendants", lambda pid: [p for p in self.loads if p not in (pid, 501)])
-        return self
 
     def spent_s(self, pid: int) -> float:
         # The kernel reports ticks of 10 ms.
@@ -55,9 +51,8 @@ class FakeHost:
         return SimpleNamespace(pid=pid, memory_info=memory_info, cpu_times=cpu_times)
 
     def cpu_times(self) -> Times:
-        passed_s = 0.0 if self.stopped else self.clock.passed_s
-        busy = round((sum(self.loads.values()) + self.others) * passed_s, 2)
-        return Times(1000.0 + busy, 0.0, 0.0, 0.0, 0.0, 9000.0 + CORES * passed_s - busy, 0.0, 0.0)
+        busy = round((sum(self.loads.values()) + self.others) * self.clock.passed_s, 2)
+        return Times(1000.0 + busy, 0.0, 0.0, 0.0, 0.0, 9000.0 + CORES * self.clock.passed_s - busy, 0.0, 0.0)
 
 
 def sampled(folder: Path, clock: Clock) -> list[HostSample]:
@@ -70,7 +65,7 @@ def sampled(folder: Path, clock: Clock) -> list[HostSample]:
 @pytest.mark.parametrize("others", [0.0, 0.03, 1.3])
 def test_host_reports_the_cpu_share_of_other_processes(monkeypatch, tmp_path, others):
     clock = Clock(3.0)
-    FakeHost(clock, others).install(monkeypatch)
+    FakeHost(monkeypatch, clock, others)
     (tmp_path / "pid0").write_text("501")
     samples = sampled(tmp_path, clock)
     shares = [s.value for s in samples if s.metric == "other_cpu_share"]
@@ -84,7 +79,7 @@ def test_host_reports_the_cpu_share_of_other_processes(monkeypatch, tmp_path, ot
 
 def test_ended_rank_has_one_unknown_reading(monkeypatch, tmp_path):
     clock = Clock(0.6)
-    faked = FakeHost(clock, others=0.0).install(monkeypatch)
+    faked = FakeHost(monkeypatch, clock, others=0.0)
     (tmp_path / "pid0").write_text("501")
     wait = clock.wait
 

@@ -20,6 +20,7 @@ from parabench.plan.protocol import Protocol
 from parabench.probes import nccl
 from parabench.session.runner import EXPLAINING, Runner
 from parabench.store.record import EXPLAIN_REPETITION, Launch, Status
+from recordings import INSPECTED
 
 
 @pytest.mark.parametrize(
@@ -61,41 +62,20 @@ OTHERS = (
 )
 
 
-class Launches:
-    """A fake launcher that keeps protocols and results."""
-
-    def __init__(self) -> None:
-        self.fake, self.protocols, self.kept = FakeLauncher(), [], []
-
-    def __call__(self, spec: LaunchSpec) -> Launch:
-        self.protocols.append((spec.case, spec.protocol))
-        return self.fake(spec)
-
-
-def walked(cases: tuple[Case, ...], **more: Any) -> Launches:
-    launches = Launches()
-    plan: Any = Plan(cases=cases, skipped=(), protocol=Protocol(launches=2, steps=3), seed=0)
-    Runner(plan=plan, launch=launches, keep=launches.kept.append, **more).run()
-    return launches
-
-
 def test_each_nccl_case_has_one_explaining_launch() -> None:
-    launches = walked((NCCL, *OTHERS))
-    blocks = [(launch.case, launch.repetition) for launch in launches.kept]
-    assert blocks[0] == (NCCL, EXPLAIN_REPETITION)
-    assert [case for case, repetition in blocks if repetition == EXPLAIN_REPETITION] == [NCCL]
-    assert [case for case, protocol in launches.protocols if protocol.explain] == [NCCL]
-    assert {protocol.instrumented for _, protocol in launches.protocols if protocol.explain} == {0}
-
-
-def explaining(text: str, **more: Any) -> Launch:
-    facts = {"nccl": [{"rank": 0, **nccl.parse_log(text)}, {"rank": 1, **nccl.parse_log("")}]}
-    return fake.launch(NCCL, 99.0, repetition=EXPLAIN_REPETITION, facts=facts, **more)
+    launcher, kept = FakeLauncher(), list[Launch]()
+    plan: Any = Plan(cases=(NCCL, *OTHERS), skipped=(), protocol=Protocol(launches=2, steps=3), seed=0)
+    Runner(plan=plan, launch=launcher, keep=kept.append).run()
+    assert (kept[0].case, kept[0].repetition) == (NCCL, EXPLAIN_REPETITION)
+    assert [launch.case for launch in kept if launch.repetition == EXPLAIN_REPETITION] == [NCCL]
+    explaining = [(spec.case, spec.protocol.instrumented) for spec in launcher.specs if spec.protocol.explain]
+    assert explaining == [(NCCL, 0)]
 
 
 def test_explaining_launch_is_in_no_statistic(tmp_path: Path) -> None:
-    results = fake.write(tmp_path / "r.db", [explaining(NCCL_2_27), fake.launch(NCCL, 0.04), fake.launch(NCCL, 0.04)])
-    seen = session_data(results)
+    facts = {"nccl": [{"rank": 0, **nccl.parse_log(NCCL_2_27)}, {"rank": 1, **nccl.parse_log("")}]}
+    explaining = fake.launch(NCCL, 99.0, repetition=EXPLAIN_REPETITION, facts=facts)
+    seen = session_data(fake.write(tmp_path / "r.db", [explaining, *[fake.launch(NCCL, 0.04)] * 2]))
     assert seen.cases["n_launches"].tolist() == [2]
     assert seen.cases["step_time_s"].tolist() == pytest.approx([0.04])
     table = choices(seen)
@@ -115,25 +95,17 @@ def test_explaining_launch_records_the_log_of_every_rank() -> None:
 # -- the Inspector -----------------------------------------------------------------------------------------------------
 
 
-def inspected(op: Any, size: int, microseconds: float) -> dict[str, Any]:
-    return {
-        "header": {"id": "0x7f", "rank": 0, "n_ranks": 8, "nnodes": 1},
-        "metadata": {"inspector_output_format_version": "v4.0", "pid": 1},
-        "coll_perf": {
-            "coll": op, "coll_sn": 1, "coll_msg_size_bytes": size, "coll_exec_time_us": microseconds,
-            "coll_algobw_gbs": 277.0, "coll_busbw_gbs": 485.0,
-        },
-    }  # fmt: skip
+def inspected(op: Any, microseconds: float) -> str:
+    return json.dumps(
+        INSPECTED | {"coll_perf": INSPECTED["coll_perf"] | {"coll": op, "coll_exec_time_us": microseconds}}
+    )
 
 
 def test_inspected_has_medians_of_each_operation() -> None:
-    rows = [inspected("AllReduce", 1 << 20, t) for t in (10, 30, 11)] + [
-        inspected("Mystery", 4, 5),
-        inspected(["damaged"], 4, 5),
-    ]
-    text = "\n".join(map(json.dumps, rows)) + '\n{"header": {"id"'  # the file may be truncated
+    rows = [*(inspected("AllReduce", t) for t in (10, 30, 11)), inspected("Mystery", 5), inspected(["damaged"], 5)]
+    text = "\n".join(rows) + '\n{"header": {"id"'  # the file may be truncated
     first, other = nccl.inspected(text)
-    assert (first["op"], first["bytes"], first["ranks"], first["calls"]) == ("all_reduce", 1 << 20, 8, 3)
+    assert (first["op"], first["bytes"], first["ranks"], first["calls"]) == ("all_reduce", 4096, 2, 3)
     assert first["duration_s"] == pytest.approx(11e-6)
-    assert (first["algbw_bytes_per_s"], first["busbw_bytes_per_s"]) == (277e9, 485e9)
+    assert (first["algbw_bytes_per_s"], first["busbw_bytes_per_s"]) == (0.1e9, 0.2e9)
     assert (other["op"], other["calls"]) == ("Mystery", 1)

@@ -24,22 +24,18 @@ from parabench.watching.record import RankResult, node_results
 ADDRESSES = ("00000000:1A:00.0", "00000000:3B:00.0", "00000000:9C:00.0", "00000000:DB:00.0")
 
 
-def never() -> bool:
-    return False
-
-
 def test_collect_returns_what_ranks_sent() -> None:
     store = dist.HashStore()
     for rank in (2, 1):
         Group(store, rank, ("a",) * 4).send({"rank": rank})
-    assert Group(store, 0, ("a",) * 4).collect(0.05, never) == [{"rank": 1}, {"rank": 2}, None]
+    assert Group(store, 0, ("a",) * 4).collect(0.05, lambda: False) == [{"rank": 1}, {"rank": 2}, None]
 
 
 def test_send_splits_long_messages() -> None:
     long = {"marks": random.Random(0).randbytes(9 << 20).hex()}  # 9 MiB that cannot be compressed
     store = dist.TCPStore("127.0.0.1", 0, is_master=True)
     Group(store, 1, ("a", "a")).send(long)
-    assert Group(store, 0, ("a", "a")).collect(10.0, never) == [long]
+    assert Group(store, 0, ("a", "a")).collect(10.0, lambda: False) == [long]
 
 
 # srun --gpus-per-task=1 with control groups; --gpu-bind=single:1, which sets the variable; the user's choice.

@@ -1,20 +1,20 @@
 """Errors of instruments: the training goes on unchanged, the reason is printed, and the rest is recorded."""
 
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from parabench import watch
 from parabench.probes.step_clock import StepClock
 from parabench.watching import describe, observer
 from parabench.watching.loop import Loop
 from parabench.watching.observer import Observer, guard
+from process_helpers import query
 
 pytestmark = pytest.mark.usefixtures("unanalyzed")
 
@@ -40,8 +40,8 @@ def losses(folder: Path | None, lines: list[str]) -> list[float]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     batches = [torch.randn(2, 4) for _ in range(STEPS)]
     found = []
-
-    def train(steps: Callable[[list[Tensor]], Any]) -> None:
+    watched: Any = watch(model, optimizer, out=folder, log=lines.append) if folder else nullcontext(iter)
+    with watched as steps:
         for _ in range(2):
             for batch in steps(batches):
                 optimizer.zero_grad()
@@ -49,18 +49,7 @@ def losses(folder: Path | None, lines: list[str]) -> list[float]:
                 loss.backward()
                 found.append(loss.item())
                 optimizer.step()
-
-    if folder is None:
-        train(iter)
-    else:
-        with watch(model, optimizer, out=folder, log=lines.append) as steps:
-            train(steps)
     return found
-
-
-def count(folder: Path, what: str) -> int:
-    with closing(sqlite3.connect(folder / "results.db")) as db:
-        return int(db.execute(f"SELECT count(*) FROM sample WHERE {what}").fetchone()[0])
 
 
 # (owner, name, number of calls before the first error, name of the instrument, number of recorded steps)
@@ -85,8 +74,8 @@ def test_guard_keeps_the_training_when_an_instrument_fails(
     assert losses(tmp_path, lines) == expected
     (line,) = [line for line in lines if "the instrument is broken" in line]
     assert f"switched off {reason} after an error (RuntimeError: the instrument is broken)" in line
-    assert count(tmp_path, "metric = 'step_s'") == steps
-    assert count(tmp_path, "metric = 'step_s' AND value IS NULL") == 0
+    recorded = query(tmp_path / "results.db", "SELECT count(*), count(value) FROM sample WHERE metric = 'step_s'")
+    assert recorded == [(steps, steps)]
 
 
 class Recorder:

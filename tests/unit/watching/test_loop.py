@@ -45,9 +45,13 @@ class Trained:
 
 @pytest.fixture
 def trained(tmp_path: Path) -> Iterator[Trained]:
+    """Yield a training run with the hooks of its loop. Check at the end that they are removed."""
     trained = Trained(tmp_path)
     with trained.loop.hooked(trained.model, trained.optimizer):
         yield trained
+    assert trained.model._compiled_call_impl is None
+    assert not trained.optimizer._optimizer_step_pre_hooks
+    assert not trained.optimizer._optimizer_step_post_hooks
 
 
 def test_loop_counts_steps_over_epochs(trained: Trained) -> None:
@@ -77,18 +81,6 @@ def test_loop_joins_accumulated_batches_into_a_step(trained: Trained) -> None:
     assert set(trained.loop.later_waits(range(9))) == {0, 1, 2}
 
 
-def test_loop_removes_its_hooks(tmp_path: Path) -> None:
-    trained = Trained(tmp_path)
-    with trained.loop.hooked(trained.model, trained.optimizer):
-        pass
-    trained.steps(1)
-    trained.loop.finish()
-    assert trained.loop.steps == 0
-    assert trained.model._compiled_call_impl is None
-    assert not trained.optimizer._optimizer_step_pre_hooks
-    assert not trained.optimizer._optimizer_step_post_hooks
-
-
 def test_loop_times_closure_as_forward_and_backward(trained: Trained) -> None:
     optimizer = torch.optim.SGD(trained.model.parameters(), lr=0.1)
     computed: list[float] = []
@@ -106,13 +98,3 @@ def test_loop_times_closure_as_forward_and_backward(trained: Trained) -> None:
     trained.loop.finish()
     assert trained.loop.steps == len(computed) == 2
     assert trained.rows[1, FORWARD] <= computed[-1] <= trained.rows[1, BACKWARD]
-
-
-def test_loop_keeps_pauses_between_loops_over_batches(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-    monkeypatch.setattr("parabench.watching.loop.perf_counter", lambda: now[0])
-    for _ in range(3):
-        trained.steps(2)
-        now[0] += 7.0
-    trained.loop.finish()
-    assert trained.loop.pauses == {2: 7.0, 4: 7.0}

@@ -13,7 +13,6 @@ FIRST = 5
 # Seconds of data, forward, backward, optimizer, and after the optimizer.
 USUAL = (0.001, 0.002, 0.004, 0.002, 0.001)
 OTHER = 4
-NO_EXTRA = np.tile([*USUAL[:3], 0.0, *USUAL[3:]], (1000, 1))  # the columns of PARTS
 
 Table = npt.NDArray[np.float64]
 
@@ -85,7 +84,7 @@ def test_loop_time_moves_later_waits_to_data() -> None:
 
 def groups_of(extra: Table) -> list[dict[str, Any]]:
     """Return the groups of a loop whose steps take `extra` seconds longer after the optimizer."""
-    parts = NO_EXTRA[: len(extra)].copy()
+    parts = np.tile([*USUAL[:3], 0.0, *USUAL[3:]], (len(extra), 1))  # the columns of PARTS
     parts[:, -1] += extra
     return expensive_steps(parts)
 

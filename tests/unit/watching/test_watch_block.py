@@ -1,9 +1,7 @@
 """The block of `watch` in one process."""
 
 import signal
-import sqlite3
 from collections.abc import Iterable, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +17,11 @@ from parabench.metrics import STEP_PARTS
 from parabench.session.resume import store_in
 from parabench.store.results import load
 from parabench.watching import record, schedule
+from process_helpers import query
 
 
-def rows(out: Path, query: str) -> list[Any]:
-    with closing(sqlite3.connect(out / "results.db")) as db:
-        return db.execute(query).fetchall()
+def rows(out: Path, sql: str) -> list[Any]:
+    return query(out / "results.db", sql)
 
 
 class Training:

@@ -17,25 +17,14 @@ from parabench.workloads.timing import MARKS, Bench
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 1)
 
 
-class Group:
-    """One of two ranks: its barriers, and the number that it receives from the other rank."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.barriers: list[dict[str, Any]] = []
-        self.told: float | None = None  # rank 0's number, if this is rank 1
-        monkeypatch.setattr(dist, "barrier", lambda **options: self.barriers.append(options))
-        monkeypatch.setattr(dist, "get_world_size", lambda: 2)
-        monkeypatch.setattr(dist, "scatter", self._scatter)
-
-    def _scatter(self, mine: torch.Tensor, parts: list[torch.Tensor] | None, src: int) -> None:
-        assert (src, parts is None) == (0, self.told is not None)
-        if self.told is not None:
-            mine.fill_(self.told)
-
-
-@pytest.fixture
-def group(monkeypatch):
-    return Group(monkeypatch)
+@pytest.fixture(autouse=True)
+def barriers(monkeypatch):
+    """Return the options of the barriers of rank 0 in a group of two ranks."""
+    barriers: list[dict[str, Any]] = []
+    monkeypatch.setattr(dist, "barrier", lambda **options: barriers.append(options))
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(dist, "scatter", lambda mine, parts, src: None)
+    return barriers
 
 
 class HostTime:
@@ -63,7 +52,7 @@ def timed(bench, call, rows):
         turn(rows[warmup:])
 
 
-def test_time_box_has_batches_of_equal_size(group, monkeypatch):
+def test_time_box_has_batches_of_equal_size(barriers, monkeypatch):
     """Calls of 1 ms in 0.2 s: 10 batches of 20."""
     host, protocol = HostTime(monkeypatch, lambda n: 1e-3), CollectiveProtocol(measure_s=0.2)
     seen = rows(protocol)
@@ -73,7 +62,7 @@ def test_time_box_has_batches_of_equal_size(group, monkeypatch):
     assert list(seen[1:, 0]) == pytest.approx([100.005, *(100.01 + 0.02 * at for at in range(10))], abs=1e-9)
     assert host.calls == 5 + 5 + 200
     # Barriers are only before the first calls and before the timed ones.
-    assert group.barriers == [{}, {}]
+    assert barriers == [{}, {}]
 
 
 @pytest.mark.parametrize(
@@ -92,25 +81,16 @@ def test_calls_in_a_batch_depend_on_the_time_of_a_call(call_s, given, calls):
     assert CollectiveProtocol(**given).calls_in_a_batch(call_s) == calls
 
 
-def test_all_ranks_use_the_call_time_of_rank_0(group, monkeypatch):
-    """On this rank, calls take ten times as long."""
-    group.told = 1e-3
-    host, protocol = HostTime(monkeypatch, lambda n: 1e-2), CollectiveProtocol(measure_s=0.2)
-    seen = rows(protocol)
-    timed(Bench(protocol, "gloo", CPU, 1), host.call, seen)
-    assert set(seen[2:, 2]) == {20}
-
-
-def test_isolated_calls_come_each_after_a_barrier(group, monkeypatch):
+def test_isolated_calls_come_each_after_a_barrier(barriers, monkeypatch):
     host, protocol = HostTime(monkeypatch, lambda n: 1e-3 * (n + 1)), CollectiveProtocol(mode="latency")
     seen = np.full((4, MARKS), np.nan)
     timed(Bench(protocol, "gloo", CPU, 0), host.call, seen)
     assert list(seen[:, 1]) == pytest.approx([1e-3, 2e-3, 3e-3, 4e-3])
     assert set(seen[:, 2]) == {1}
-    assert len(group.barriers) == 4
+    assert len(barriers) == 4
 
 
-def test_turns_begin_with_discarded_calls(group, monkeypatch):
+def test_turns_begin_with_discarded_calls(barriers, monkeypatch):
     """Calls of 3 ms: two of them are discarded, and the first turn also keeps its first batch."""
     host, protocol = HostTime(monkeypatch, lambda n: 3e-3), CollectiveProtocol(iterations=3, batches=4, warmup=5)
     seen, begins = rows(protocol), []
@@ -125,7 +105,7 @@ def test_turns_begin_with_discarded_calls(group, monkeypatch):
     # The measured calls follow the discarded ones without a pause.
     assert [seen[at, 0] for at in (1, 3, 5)] == pytest.approx([begins[0], begins[1] + 6e-3, begins[2] + 6e-3], abs=1e-9)
     # Barriers are before the first calls and before each turn.
-    assert len(group.barriers) == 1 + 3
+    assert len(barriers) == 1 + 3
 
 
 # ---- on a device
@@ -190,29 +170,22 @@ class Stream(Device):
         self.compute.time += self._seconds
 
 
-def test_time_on_a_device_is_of_its_stream(group, monkeypatch):
+def test_time_on_a_device_is_of_its_stream(barriers, monkeypatch):
     """Kernels take 100 us, and 30 us to start. Only isolated calls would take both."""
     stream, protocol = Stream(monkeypatch, 100e-6, 30e-6), CollectiveProtocol(measure_s=0.1)
-    seen = rows(protocol)
-    timed(Bench(protocol, "nccl", CUDA, 0), stream.call, seen)
-    assert set(seen[2:, 2]) == {100}
-    assert seen[2:, 1] / seen[2:, 2] == pytest.approx(100e-6, rel=1e-9)
-    # The starts are on the device, not on the host.
-    assert np.diff(seen[2:, 0]) == pytest.approx(seen[2:-1, 1], rel=1e-9)
-    assert group.barriers == [{"device_ids": [1]}] * 2
-
-
-def test_first_size_has_a_longer_warm_up(group, monkeypatch):
-    stream, protocol = Stream(monkeypatch, 1e-3), CollectiveProtocol(iterations=10)
     bench = Bench(protocol, "nccl", CUDA, 0)
-    for seconds in (FIRST_RUN_IN_S, RUN_IN_S):
+    for run_in_s in (FIRST_RUN_IN_S, RUN_IN_S):  # The first size has a longer warm-up.
         seen = rows(protocol)
         timed(bench, stream.call, seen)
-        assert seen[1, 1] == pytest.approx(seconds)
-        assert seen[1, 2] == round(seconds / 1e-3)
+        assert seen[1, 1] == pytest.approx(run_in_s + 30e-6)
+        assert set(seen[2:, 2]) == {100}
+        assert seen[2:, 1] / seen[2:, 2] == pytest.approx(100e-6, rel=1e-9)
+        # The starts are on the device, not on the host.
+        assert np.diff(seen[2:, 0]) == pytest.approx(seen[2:-1, 1], rel=1e-9)
+    assert barriers == [{"device_ids": [1]}] * 4
 
 
-def test_graph_replays_twenty_calls_at_once(group, monkeypatch):
+def test_graph_replays_twenty_calls_at_once(monkeypatch):
     """A graph of 1 us kernels, which take 30 us to start, takes only the time of the kernels."""
     stream, protocol = Stream(monkeypatch, 1e-6, 30e-6), CollectiveProtocol(graph=True, iterations=100)
     seen = rows(protocol)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from fake_collectives import case, slots_of
+from fake_collectives import case
 from parabench.plan.cohorts import cohorts, why_alone
-from parabench.plan.collective_protocol import CollectiveProtocol, Stage, rows, stages
+from parabench.plan.collective_protocol import CollectiveProtocol, stages
 
 SMALL = {"min_bytes": 1024, "max_bytes": 4096, "factor": 4}
 MIXED = tuple(
@@ -17,14 +17,6 @@ BATCHES = CollectiveProtocol(rounds=10)
 CALLS = CollectiveProtocol(mode="latency", warmup=3, iterations=25, rounds=10)
 
 
-@pytest.mark.parametrize("protocol", [BATCHES, CALLS, BATCHES.replace(rounds=0)])
-def test_rows_have_the_schedule_of_each_case(protocol):
-    cases = MIXED if protocol.takes_turns else MIXED[:1]
-    table = list(rows(protocol, cases))
-    for place, each in enumerate(cases):
-        assert [slot for owner, slot in table if owner == place and slot] == slots_of(protocol, each)
-
-
 @pytest.mark.parametrize(("protocol", "timed", "warmup"), [(BATCHES, [1] * 10, 1), (CALLS, [2, 3] * 5, 3)])
 def test_stages_interleave_algorithms(protocol, timed, warmup):
     found = stages(protocol, MIXED)
@@ -33,7 +25,7 @@ def test_stages_interleave_algorithms(protocol, timed, warmup):
     for stage in found:
         alike = {(MIXED[at].op, MIXED[at].world_size) for at in stage.places}
         assert (len(alike), len(stage.places), stage.warmup) == (1, 3, warmup)
-        rounds = threes(stage)
+        rounds = [stage.turns[at : at + 3] for at in range(0, len(stage.turns), 3)]
         run_in = int(protocol is BATCHES)
         assert [{readings for _, readings in each} for each in rounds] == [
             {count + (run_in if number == 0 else 0)} for number, count in enumerate(timed)
@@ -55,10 +47,6 @@ def test_stages_interleave_algorithms(protocol, timed, warmup):
 )
 def test_most_rounds_counts_interleaved_rounds(protocol, cases, rounds):
     assert protocol.most_rounds(cases) == rounds
-
-
-def threes(stage: Stage) -> list[tuple[tuple[int, int], ...]]:
-    return [stage.turns[at : at + 3] for at in range(0, len(stage.turns), 3)]
 
 
 def test_cohorts_keep_pins_of_nccl_apart():

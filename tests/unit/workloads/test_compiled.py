@@ -75,9 +75,7 @@ def test_compiled_cases_of_one_process_have_static_graphs(shapes: list[list[torc
             training.take(Marks(), 2)
     told = [training.compiled and training.compiled.facts() for training in trainings]
     assert told == [{"graphs": 1, "eager_frames": 0}] * 2
-    assert [any(shape[:2] == (batch, 8) for shape in of) for of, batch in zip(shapes, (2, 8), strict=True)] == [
-        True
-    ] * 2
+    assert all(any(shape[:2] == (batch, 8) for shape in of) for of, batch in zip(shapes, (2, 8), strict=True))
 
 
 def test_blocks_of_one_case_share_a_graph(shapes: list[list[torch.Size]]) -> None:
@@ -98,10 +96,6 @@ def test_eager_frames_count_only_for_their_case(shapes: list[list[torch.Size]]) 
         ([{"rank": 0, "graphs": 2, "eager_frames": 0}], None),
         # A parameter server computes nothing, so its rank compiles nothing.
         ([{"rank": 0, "graphs": 0, "eager_frames": 0}, {"rank": 1, "graphs": 2, "eager_frames": 0}], None),
-        (
-            [{"rank": 0, "graphs": 8, "eager_frames": 0}, {"rank": 1, "graphs": 8, "eager_frames": 2}],
-            "gave up 2 frames",
-        ),
         ([{"rank": 0, "graphs": 0, "eager_frames": 0}], "made 0 graphs"),
     ],
 )

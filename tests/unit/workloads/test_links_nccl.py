@@ -4,7 +4,8 @@ import queue
 import threading
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -21,18 +22,11 @@ ENQUEUE_S = 40e-6
 CONNECT_S = 0.3
 
 
-class Op(NamedTuple):
-    way: Any
-    tensor: torch.Tensor
-    peer: int
-
-
 class Rank:
     """A host, and a device that runs the enqueued work in order."""
 
     def __init__(self) -> None:
         self.host = self.stream = 0.0
-        self.batches = 0
 
     def enqueue(self, seconds: float = 0.0) -> float:
         """Enqueue work of these seconds, and return its end."""
@@ -66,7 +60,7 @@ class Machine:
         monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
         monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
         monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: self.rank.enqueue(cycles / MOST_CYCLES_PER_S))
-        monkeypatch.setattr(dist, "P2POp", Op)
+        monkeypatch.setattr(dist, "P2POp", lambda way, tensor, peer: (way, tensor, peer))
         monkeypatch.setattr(dist, "batch_isend_irecv", self._batch)
 
     @property
@@ -91,51 +85,33 @@ class Machine:
             assert not thread.is_alive(), "one end waits for a message that the other never sends"
         return results
 
-    def _batch(self, ops: list[Op]) -> list[Any]:
+    def _batch(self, ops: list[tuple[Any, torch.Tensor, int]]) -> list[Any]:
         rank, number = self.rank, self._mine.number
-        rank.batches += 1
         # NCCL connects two ranks when they first meet, and their hosts wait for that.
         rank.host += ENQUEUE_S if self._connected[number] else CONNECT_S
         self._connected[number] = True
-        (op,) = ops
-        assert op.peer == 1 - number
-        sends = op.way is dist.isend
-        key = number if sends else 1 - number
-        self._ends[key, sends].put((rank.enqueue(), op.tensor.clone()))
+        ((way, tensor, peer),) = ops
+        assert peer == 1 - number
+        sends = way is dist.isend
+        key = number if sends else peer
+        self._ends[key, sends].put((rank.enqueue(), tensor.clone()))
         other, theirs = self._ends[key, not sends].get(timeout=GUARD_S)
-        assert len(theirs) == len(op.tensor)
+        assert len(theirs) == len(tensor)
         if not sends:
-            op.tensor.copy_(theirs)
-        rank.stream = max(rank.stream, other) + LATENCY_S + op.tensor.nbytes / BYTES_PER_S
-        return [Work()]
+            tensor.copy_(theirs)
+        rank.stream = max(rank.stream, other) + LATENCY_S + tensor.nbytes / BYTES_PER_S
+        return [SimpleNamespace(wait=lambda: None)]  # only the stream waits
 
 
-class Work:
-    def wait(self) -> None:
-        """Do nothing: only the stream waits."""
+def test_latency_and_bandwidth_are_the_devices(monkeypatch):
+    protocol = LinkProtocol(most_bytes=8 * MIB, transfers=3)
+    end, partner = (NcclLinkEnd(torch.device("cpu"), protocol, rank) for rank in range(2))
 
+    def measure() -> tuple[float, float]:
+        latency_s = end.latency(1)
+        return latency_s, end.bandwidth(1, latency_s)
 
-@pytest.fixture
-def machine(monkeypatch):
-    return Machine(monkeypatch)
-
-
-QUICK = LinkProtocol(most_bytes=8 * MIB, transfers=3)
-
-
-def measured(machine: Machine) -> tuple[NcclLinkEnd, float, float]:
-    ends = [NcclLinkEnd(torch.device("cpu"), QUICK, rank) for rank in range(2)]
-
-    def asks() -> tuple[float, float]:
-        latency_s = ends[0].latency(1)
-        return latency_s, ends[0].bandwidth(1, latency_s)
-
-    (numbers, _) = machine.run(asks, lambda: ends[1].answer(0))
-    return ends[0], *numbers
-
-
-def test_latency_and_bandwidth_are_the_devices(machine):
-    end, latency_s, bytes_per_s = measured(machine)
+    ((latency_s, bytes_per_s), _) = Machine(monkeypatch).run(measure, lambda: partner.answer(0))
     assert latency_s == pytest.approx(LATENCY_S + 8 / BYTES_PER_S, rel=1e-6)
     assert bytes_per_s == pytest.approx(BYTES_PER_S, rel=1e-3)
     trips = [row for row in end.timed if row.bytes == 8]

@@ -13,15 +13,8 @@ from parabench.errors import UsageError
 from parabench.models.factory import build_model
 from parabench.models.options import move_model
 from parabench.plan.case import Case
-from parabench.strategies.base import (
-    SETTINGS,
-    ForwardBackward,
-    ParallelModel,
-    RankInfo,
-    StrategyContext,
-    clip_gradients,
-    optimizer_for,
-)
+from parabench.strategies import base
+from parabench.strategies.base import RankInfo, StrategyContext, clip_gradients, optimizer_for
 from parabench.workloads import trainer
 from parabench.workloads.trainer import Training
 from trained_helpers import Marks
@@ -39,7 +32,7 @@ def test_optimizer_for_gives_adamw_over_what_is_trained() -> None:
     assert type(made) is torch.optim.AdamW
     (group,) = made.param_groups
     assert [id(each) for each in group["params"]] == [id(each) for each in net.parameters() if each.requires_grad]
-    assert {name: group[name] for name in SETTINGS} == SETTINGS
+    assert {name: group[name] for name in base.SETTINGS} == base.SETTINGS
 
 
 def test_optimizer_for_calls_the_models_own_with_its_groups() -> None:
@@ -84,7 +77,7 @@ def test_steps_clip_then_update_then_schedule() -> None:
     optimizer = torch.optim.SGD([weight], lr=1.0)
     training = Training(
         case=CASE,
-        parallel=ParallelModel(module=nn.Identity(), data_rank=0, data_ranks=1),
+        parallel=base.ParallelModel(module=nn.Identity(), data_rank=0, data_ranks=1),
         compute=lambda batch, clock: _backward(weight),
         optimizer=optimizer,
         batches=iter([(weight, weight)] * 3),
@@ -110,7 +103,7 @@ def computed(model: Model, batch: Any, data_rank: int = 0, **fields: Any) -> lis
     """Return the losses of two steps on a batch, computed with these fields of the case."""
     case = Case(**{"device": "cpu", "data": "synthetic", "global_batch": 8, **fields})
     context = StrategyContext(data_rank, case.world_size, CPU, case)
-    compute = ForwardBackward(module=model.module, model=model, context=context, data_rank=data_rank)
+    compute = base.ForwardBackward(module=model.module, model=model, context=context, data_rank=data_rank)
     return [float(compute(batch, Marks())) for _ in range(2)]
 
 

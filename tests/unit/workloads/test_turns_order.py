@@ -14,7 +14,6 @@ from parabench.probes import CaseReport
 from parabench.strategies.base import RankInfo
 from parabench.workloads import training as workload
 
-DEVICE = torch.device("cuda", 0)
 SCHEDULE = TrainingSchedule(rounds=2, settle=1, timed=(1, 1), warmup=2)
 
 
@@ -26,11 +25,6 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def says(word: str, answer: Any = None) -> Any:
         return lambda *args, **kwargs: (log.append(word), answer)[1]
 
-    class Groups:
-        use = says("use")
-        barrier = says("barrier")
-        close = says("close")
-
     class Partner:
         def __init__(self, pair: Pair) -> None:
             self.first: list[bool] = []
@@ -40,7 +34,8 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     clock = SimpleNamespace(mark=lambda: None, skip=lambda: None, finish=says("finish"))
     arm = SimpleNamespace(take=says("train"), report=says("read", CaseReport()))
-    monkeypatch.setattr(workload.join, "WorldGroups", lambda *args: Groups())
+    groups = SimpleNamespace(use=says("use"), barrier=says("barrier"), close=says("close"))
+    monkeypatch.setattr(workload.join, "WorldGroups", lambda *args: groups)
     monkeypatch.setattr(workload, "Partner", Partner)
     monkeypatch.setattr(workload, "StepClock", lambda *args: clock)
     monkeypatch.setattr(workload.hang, "set_clock", lambda *args: None)
@@ -50,30 +45,19 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return log
 
 
-def take_turns(tmp_path: Any, rank: int, pair: bool) -> None:
-    cases = tuple(Case(device="cuda", backend="gloo", world_size=2, bucket_mib=size) for size in (1, 2))
-    spec = LaunchSpec(
-        kind="training",
-        cases=cases,
-        protocol=SCHEDULE,
-        deadline_s=60.0,
-        pair=Pair(run="x", side="a", folder=str(tmp_path)) if pair else None,
-    )
-    workload.train(spec, RankEnv(folder=tmp_path, timeout_s=60.0), RankInfo(rank, 2, DEVICE))
-
-
-WORK = {"build", "train", "read"}
-
-
 @pytest.mark.parametrize("rank", [0, 1])
 def test_token_is_passed_after_all_devices_are_idle(seen, tmp_path, rank) -> None:
-    take_turns(tmp_path, rank, pair=True)
+    cases = tuple(Case(device="cuda", backend="gloo", world_size=2, bucket_mib=size) for size in (1, 2))
+    pair = Pair(run="x", side="a", folder=str(tmp_path))
+    spec = LaunchSpec(kind="training", cases=cases, protocol=SCHEDULE, deadline_s=60.0, pair=pair)
+    info = RankInfo(rank, 2, torch.device("cuda", 0))
+    workload.train(spec, RankEnv(folder=tmp_path, timeout_s=60.0), info)
     # Rank 0 waits for the token. The others wait for rank 0.
     handed_on = ["wait for the device", "barrier", *(["token"] if rank == 0 else []), "barrier"]
     count = sum(1 for turn in SCHEDULE.turns() if turn.steps)
     between: list[list[str]] = [[]]
     for word in seen:
-        if word in WORK:
+        if word in ("build", "train", "read"):
             between.append([])
         elif word not in ("use", "give back", "finish"):
             between[-1].append(word)
