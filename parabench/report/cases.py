@@ -24,6 +24,7 @@ from parabench.metrics import STEP_PARTS
 from parabench.plan.case import Case
 from parabench.report.figures import plain
 from parabench.report.page import rounded
+from parabench.report.rerun import rerun_of
 from parabench.report.spec import (
     CASE,
     DASH,
@@ -80,7 +81,7 @@ def page_cases(seen: SessionData) -> pd.DataFrame:
     headings = {work["workloads"][0]["work"]: work["workloads"][0]["workload"] for work in works}
     found = cases[_CASE].assign(
         **case_columns(seen),
-        # Not rounded, because they identify the case.
+        # Not rounded, because they identify the case, also in the command that repeats it.
         **{name: cases[name].astype(object) for name in Case().to_dict()},
         **{name: pd.Series(own, cases.index, dtype=float) for name, own in numbers.items()},
         ranking=[ranking.get(case_id, "") for case_id in ids],
@@ -279,7 +280,7 @@ def page_data(seen: SessionData) -> dict[str, Any]:
 def packed(table: pd.DataFrame) -> dict[str, Any]:
     """Return {"n": rows, column: list of values} as JSON, with NaN as None and numbers rounded.
 
-    Columns of objects are not rounded, because they name a case.
+    Columns of objects are not rounded, because they name a case and occur in commands.
     """
     found: dict[str, Any] = {"n": len(table)}
     for name, column in table.items():
@@ -319,6 +320,7 @@ def case_details(seen: SessionData) -> list[dict[str, Any]]:
     - `numbers`: see `numbers_of`.
     - `head` and `launches`: the table of its launches, and the error of each.
     - `warnings`: (code, message, advice) about it alone.
+    - `command`: the command that measures it again.
     """
     launches: dict[str, list[dict[str, Any]]] = {}
     for row in records(seen.once(page_launches).sort_values("repetition", kind="stable")):
@@ -328,6 +330,7 @@ def case_details(seen: SessionData) -> list[dict[str, Any]]:
         if (case_id := each.case_id) in seen.labels:
             message = each.message.removeprefix(f"{seen.labels[case_id]}: ")
             warnings.setdefault(case_id, []).append((each.code, message, each.advice))
+    command = rerun_of(seen.session)
     return [
         {
             "case": case,
@@ -338,6 +341,7 @@ def case_details(seen: SessionData) -> list[dict[str, Any]]:
                 for row in launches[case["case_id"]]
             ],
             "warnings": warnings.get(case["case_id"], []),
+            "command": command(seen.case(case["case_id"])),
         }
         for case in records(seen.once(page_cases))
     ]

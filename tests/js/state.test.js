@@ -7,7 +7,7 @@ import { aCase, givePage } from "./page.js";
 const NAMES = ["ddp", "fsdp"];
 givePage({
   tables: {
-    cases: NAMES.flatMap((strategy) => [null, 4, 25].map((bucket_mib) => aCase({ strategy, bucket_mib }))).concat(
+    cases: NAMES.flatMap((strategy) => [null, 4, 25].map((bucket_mib) => aCase({ strategy, bucket_mib, rerun: "" }))).concat(
       aCase({ strategy: "single", status: "2 ok, 1 oom" }),
     ),
   },

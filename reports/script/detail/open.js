@@ -25,6 +25,17 @@ const tablesOf = (own) => {
   });
 };
 
+// Browsers do not let a file on disk write to the clipboard. Then the text is selected, to copy it by keyboard.
+const copy = async (pre, output) => {
+  try {
+    await navigator.clipboard.writeText(pre.textContent);
+    output.textContent = "Copied.";
+  } catch {
+    getSelection().selectAllChildren(pre);
+    output.textContent = "Selected: press Ctrl+C or ⌘C.";
+  }
+};
+
 const fill = async (dialog, id, made) => {
   dialog.dataset.drawn = "no";
   dialog.replaceChildren(made.content.cloneNode(true));
@@ -45,6 +56,9 @@ const fill = async (dialog, id, made) => {
     );
   }
   dialog.querySelector("[data-close]").onclick = () => dialog.close();
+  for (const button of dialog.querySelectorAll("[data-copy]")) {
+    button.onclick = () => copy(dialog.querySelector("pre"), button.parentElement.querySelector("output"));
+  }
   if (!dialog.open) dialog.showModal();
   dialog.querySelector(".within").scrollTop = 0;
   if (typeof Plotly !== "undefined") for (const [plot, figure] of drawn) await drawOne(plot, panelOf(figure));
