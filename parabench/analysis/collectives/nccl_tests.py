@@ -11,7 +11,8 @@ from typing import Any
 import pandas as pd
 
 from parabench.analysis import format as words
-from parabench.analysis.collectives.bus import bus_table, measured
+from parabench.analysis.collectives.bus import QUANTILES, bus_table, measured
+from parabench.analysis.environment.nodes import crowded
 from parabench.analysis.numbers import numbers
 from parabench.analysis.session import Session
 from parabench.plan.collective_case import ROOT, TYPES, WHY_IN_PLACE_ONLY
@@ -49,6 +50,9 @@ def table_lines(results: Results, session: Session) -> Iterator[str]:
         yield f"# time: of a call, {first['statistic']} over a launch, by its slowest rank; mean over launches"
         if first["ran"] != first["algorithm"]:
             yield f"# {first['algorithm']} has no {first['op']}: {first['ran']} ran"
+        short = crowded(session.environment, *(int(first[name]) for name in ("world_size", "threads", "nodes")))
+        if first["device"] == "cpu" and short:
+            yield f"# warning: {short[0]} computing threads share {short[1]} core(s) of a node"
         yield "#"
         yield f"#{'':62}out-of-place{'':23}in-place"
         yield "#       size         count      type   redop    root" + 2 * "     time   algbw   busbw  #wrong"
@@ -132,6 +136,10 @@ def results_json(results: Results, session: Session) -> dict[str, Any]:
         "session": session.id,
         "label": session.label,
         "environment": session.environment,
+        "skipped": [
+            {"op": s["case"].get("op"), "algorithm": s["case"].get("algorithm"), "reason": s["reason"]}
+            for s in session.plan.get("skipped") or []
+        ],
         "failed": failed,
     }
 
@@ -151,14 +159,18 @@ def _result(first: _Row, forms: Mapping[str, _Row]) -> dict[str, Any]:
             result[name] = None
             ours[f"{name}_reason"] = WHY_IN_PLACE_ONLY
             continue
+        microseconds = {each: _number(row[each] * US) for each in ("call_s", *QUANTILES, "low_s", "high_s")}
         result[name] = {
-            "time": _number(row["call_s"] * US),
+            "time": microseconds["call_s"],
             "alg_bw": _number(row["algbw"]),
             "bus_bw": _number(row["busbw"]),
             "nwrong": _number(row["n_wrong"]),
         }
         ours[f"{name}_launches"] = {
             "statistic": row["statistic"],
+            **{each.replace("_s", "_us"): microseconds[each] for each in QUANTILES},
+            "min_us": microseconds["low_s"],
+            "max_us": microseconds["high_s"],
             "spread": _number(row["spread"]),
             "calls": int(row["calls"]),
             "batches": int(row["batches"]),
