@@ -144,6 +144,14 @@ def test_with_a_slow_link_two_levels_are_found_to_be_the_fastest(tmp_path: Path)
         assert "across nodes 0.024 GB/s, in a node " in said, said
 
 
+@pytest.mark.slow
+def test_with_a_fast_link_they_are_not(tmp_path: Path) -> None:
+    with session(tmp_path, LINK, "--links") as nodes:
+        all_ok(nodes)
+        said = " ".join(answer(nodes))
+        assert "Fastest: ddp two_level" not in said, said
+
+
 def answer(nodes: Nodes) -> list[str]:
     """Return the last lines of the session: the answer and its notes."""
     from parabench.analysis.ranking.best import closing_lines
