@@ -82,7 +82,7 @@ def print_best(gates: int) -> None:
     print("\n--until-decided, from 3 repetitions: contains the true best; decided; mean launches of 12 configurations")
     for name in ("quiet", "pure"):
         for gap in (0.0, 0.005, 0.02):
-            right, decided, launches = until_decided(KINDS[name], repetitions=3, gap=gap, sessions=gates // 20)
+            right, decided, launches = until_decided(KINDS[name], repetitions=3, gap=gap, sessions=max(1, gates // 20))
             print(f"{name:8} each {gap:.1%} slower: {right:7.1%} {decided:7.1%} {launches:6.0f}", flush=True)
 
 

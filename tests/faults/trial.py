@@ -187,7 +187,7 @@ class Trial:
     def check_left_behind(self, resumed: bool = False) -> None:
         """Check that no process and no temporary file is left; kill the processes.
 
-        The files of a killed driver are removed by the next run, so they are checked if the session was `resumed`.
+        The next run removes the files of a driver that a signal has killed, so they are checked if it was `resumed`.
         """
         _, alive = psutil.wait_procs(self.processes(), timeout=ORPHANS_S)
         for each in alive:
@@ -197,9 +197,9 @@ class Trial:
                     each.kill()
         for where in {Path("/dev/shm"), Path(tempfile.gettempdir())}:
             for driver in self._drivers:
-                if resumed or driver.returncode != -signal.SIGKILL:
+                if resumed or driver.returncode >= 0:
                     for left in where.glob(f"parabench-run-{driver.pid}-*"):
-                        self.violation("files_left", str(left))
+                        self.violation("files_left", f"{left} of a driver that ended with {driver.returncode}")
 
     def check_kept(self, driver: subprocess.Popen[bytes]) -> list[Row]:
         """Check that every launch that the driver reported is stored, and return the stored ones."""
