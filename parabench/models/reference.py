@@ -25,17 +25,23 @@ from parabench.models.base import Model, at_least_float32
 from parabench.models.batches import count_up
 from parabench.plan.case import Case
 
+# The standard deviation of initial weights.
+STD = 0.02
+
 
 class Linear(nn.Linear):
-    """A linear layer without initial values. `GPT` draws them, and default values would be lost."""
+    """A linear layer with GPT-2's initialization."""
 
-    def reset_parameters(self) -> None: ...
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.weight, std=STD)
+        nn.init.zeros_(self.bias)
 
 
 class Embedding(nn.Embedding):
-    """An embedding without initial values, as `Linear`."""
+    """An embedding with GPT-2's initialization."""
 
-    def reset_parameters(self) -> None: ...
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.weight, std=STD)
 
 
 class Attention(nn.Module):
@@ -95,7 +101,7 @@ class Head(nn.Module):
     def __init__(self, tokens: nn.Embedding) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(tokens.embedding_dim)
-        self.out = Linear(tokens.embedding_dim, tokens.num_embeddings, bias=False)
+        self.out = nn.Linear(tokens.embedding_dim, tokens.num_embeddings, bias=False, device="meta")
         self.out.weight = tokens.weight
 
     def forward(self, x: Tensor) -> Tensor:
@@ -110,15 +116,14 @@ class GPT(nn.Module):
     def __init__(self, layers: int, heads: int, width: int, vocabulary: int, context: int) -> None:
         super().__init__()
         self.stem = Stem(vocabulary, context, width)
-        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        blocks = [Block(width, heads) for _ in range(layers)]
+        self.blocks = nn.ModuleList(blocks)
         self.head = Head(self.stem.tokens)
-        for name, parameter in self.named_parameters():
-            if name.endswith("bias"):
-                nn.init.zeros_(parameter)
-            elif parameter.dim() == 2:
-                # Projections onto the residual stream are scaled by the number of additions to it.
-                residual = name.endswith(("attention.out.weight", "down.weight"))
-                nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * layers) if residual else 0.02)
+        # Projections onto the residual stream are scaled by the number of additions to it.
+        with torch.no_grad():
+            for block in blocks:
+                block.attention.out.weight.div_(math.sqrt(2 * layers))
+                block.down.weight.div_(math.sqrt(2 * layers))
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return logits for the token after each position."""
