@@ -133,8 +133,8 @@ def test_strategies_and_algorithms_are_correct_on_two_hosts(tmp_path: Path) -> N
         assert not nodes.rows("SELECT * FROM finding WHERE code = 'unverified'")
 
 
-# Fifteen launches over a link of 200 Mbit/s.
-@pytest.mark.slow
+@pytest.mark.slow  # fifteen launches over a link of 200 Mbit/s
+@pytest.mark.alone
 def test_with_a_slow_link_two_levels_are_found_to_be_the_fastest(tmp_path: Path) -> None:
     with session(tmp_path, LINK, "--links", rates="200mbit") as nodes:
         all_ok(nodes)
