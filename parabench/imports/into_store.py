@@ -130,7 +130,8 @@ def report_recordings(folder: Path, page: Path, argv: list[str]) -> list[str]:
 def link_rows(logs: Path, backend: str) -> tuple[Row, ...]:
     """Return the measurements in logs of nccl-tests, as rows for fitting links.
 
-    Unknown operations and wrong results are left out. Raises UsageError if no row is left.
+    Unknown operations, wrong results, and ranks that do not fill their nodes are left out. Raises UsageError if no row
+    is left.
     """
     if backend != accelerator.BACKEND:
         raise UsageError(f"--links-from {logs}: these logs are of NCCL, and the training runs used {backend}")
@@ -140,8 +141,8 @@ def link_rows(logs: Path, backend: str) -> tuple[Row, ...]:
         results = load(path)
         sessions = select_sessions(results, results.of_kind("collectives"))
         tables = [good_sizes(measured(numbers(results, session))) for session in sessions]
-    rows = pd.concat(tables) if tables else pd.DataFrame(columns=["source", "op"])
-    rows = rows[(rows["source"] != "") & (rows["op"] != UNKNOWN)]
+    rows = pd.concat(tables) if tables else pd.DataFrame(columns=["source", "op", "world_size", "nodes"])
+    rows = rows[(rows["source"] != "") & (rows["op"] != UNKNOWN) & (rows["world_size"] % rows["nodes"] == 0)]
     if rows.empty:
         raise UsageError(f"--links-from {logs} has no log of nccl-tests with a known operation; name such a file")
     groups = rows.groupby(["op", "world_size", "nodes", "dtype", "bytes"], sort=False)

@@ -181,7 +181,7 @@ def next_command(seen: SessionData, works: Sequence[Rows], where: str | None = N
         workload = work["workloads"][0]
         more = workload["more_repetitions"]
         if placed(work, "not_compared") or (placed(work, "tied") and (more is not None or not workload["decided"])):
-            still, needed = True, max(needed, workload["repetitions"] + (more or 0))
+            still, needed = True, max(needed, 0 if more is None else workload["repetitions"] + more)
     cases, _, too_noisy = undecided(seen.numbers, session.raced)
     if not still or not (cases or too_noisy):
         return []

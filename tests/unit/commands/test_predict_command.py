@@ -70,8 +70,14 @@ def test_predict_json_follows_its_schema(tmp_path: Path, arguments: list[str]) -
 
 
 def test_links_from_logs_are_rows_of_native_collectives(tmp_path: Path) -> None:
-    # Wrong results and unknown operations are left out.
-    for name, text in (("all_reduce", log()), ("wrong", log(wrong="3", bounds=18)), ("unnamed", log(named=False))):
+    # Wrong results, unknown operations and ranks that do not fill their nodes are left out.
+    logs = {
+        "all_reduce": log(),
+        "wrong": log(wrong="3", bounds=18),
+        "unnamed": log(named=False),
+        "uneven": log(ranks=3),
+    }
+    for name, text in logs.items():
         (tmp_path / f"{name}.log").write_text(text)
     rows = link_rows(tmp_path, "nccl")
     assert {row[:4] for row in rows} == {("all_reduce", "native", 4, 2)}
