@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from parabench.analysis.answer import Answer
+from parabench.analysis.compare import gate
 from parabench.analysis.details import call_table, memory_table, step_table
 from parabench.analysis.ranking import best
 from parabench.analysis.ranking.objectives import OBJECTIVES
@@ -22,6 +23,7 @@ from parabench.report.build import section_makers
 from parabench.report.figures import Panel, plain
 from parabench.report.spec import Section
 from parabench.report.views.collectives import full_answer
+from parabench.report.views.comparison import gate_figure
 from parabench.store import results
 
 if TYPE_CHECKING:
@@ -179,9 +181,6 @@ def compare(
     Raises:
         UsageError: If the sessions have no configuration in common, or differ in a fact that affects step times.
     """
-    from parabench.analysis.compare import gate
-    from parabench.report.views.comparison import gate_figure
-
     tolerance, alpha = read(Share, tolerance, "tolerance"), read(Rate, alpha, "alpha")
     allowance = read(Share, between_sessions, "between_sessions")
     first, other = _side("base", base), _side("candidate", candidate)
