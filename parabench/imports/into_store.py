@@ -144,7 +144,10 @@ def link_rows(logs: Path, backend: str) -> tuple[Row, ...]:
     rows = pd.concat(tables) if tables else pd.DataFrame(columns=["source", "op", "world_size", "nodes"])
     rows = rows[(rows["source"] != "") & (rows["op"] != UNKNOWN) & (rows["world_size"] % rows["nodes"] == 0)]
     if rows.empty:
-        raise UsageError(f"--links-from {logs} has no log of nccl-tests with a known operation; name such a file")
+        raise UsageError(
+            f"--links-from {logs} has no log of nccl-tests with a known operation, correct results and equally many "
+            "ranks on each node; give such a file"
+        )
     groups = rows.groupby(["op", "world_size", "nodes", "dtype", "bytes"], sort=False)
     files = groups["source"].unique()
     if (twice := files[files.map(len) > 1]).size:

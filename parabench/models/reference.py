@@ -25,7 +25,7 @@ from parabench.models.base import Model, at_least_float32
 from parabench.models.batches import count_up
 from parabench.plan.case import Case
 
-# The standard deviation of initial weights.
+# The standard deviation of initial weights in GPT-2.
 STD = 0.02
 
 

@@ -59,7 +59,7 @@ class Steps:
 
     def intervals(self, rows: pd.DataFrame) -> Intervals:
         """Return the union of the times from `start_s` to `end_s`, by the `key` of each row's rank."""
-        key = _places(rows, self.table[_RANK].drop_duplicates())
+        key = _positions(rows, self.table[_RANK].drop_duplicates())
         start, end = (rows[name].to_numpy(float) for name in ("start_s", "end_s"))
         known = key >= 0
         return union(key[known], start[known], end[known])
@@ -70,11 +70,11 @@ class Steps:
 
     def row_of(self, rows: pd.DataFrame) -> Keys:
         """Return the row number in `table` for the launch, rank and step of each of `rows`; -1 if there is none."""
-        return _places(rows, self.table[_STEP])
+        return _positions(rows, self.table[_STEP])
 
 
-def _places(rows: pd.DataFrame, of: pd.DataFrame) -> Keys:
-    """Return the place of each of `rows` in the table `of`, whose columns identify it; -1 if it has none."""
+def _positions(rows: pd.DataFrame, of: pd.DataFrame) -> Keys:
+    """Return the position of each of `rows` in `of`, a table of keys, which are columns of `rows`; -1 if missing."""
     wanted, known = (pd.MultiIndex.from_frame(table) for table in (rows[list(of)], of))
     return np.asarray(known.get_indexer(wanted), np.int64)
 
